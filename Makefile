@@ -54,8 +54,8 @@ SHARE ?= 1
 torture: $(VENV)/.installed-dev  ## fault injection for all commands that write files; SHARE=0.02 takes about a minute
 	@$(BIN)/python -m torture --share $(SHARE)
 
-test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
-	@$(BIN)/python -m pytest -m gpu
+test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device; the log goes to benchmarks/results/DATE-gpu-tests.log
+	@PYTHON=$(BIN)/python bash benchmarks/gpu_tests.sh
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

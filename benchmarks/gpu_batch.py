@@ -13,7 +13,7 @@ import torch
 
 from ripe_mambaspike.bench.measure import time_jobs
 from ripe_mambaspike.data.augment import BENCHMARKS, augment_clips, augmentation_for, batch_generator, mix
-from ripe_mambaspike.events.batches import bin_batch
+from ripe_mambaspike.events.binning import bin_batch
 from ripe_mambaspike.events.recording import Recording, make_events
 
 SHAPES = {"dvsgesture": (16, 128, 11), "cifar10dvs": (10, 128, 10), "ncaltech101": (10, 128, 101)}

@@ -1,36 +1,43 @@
 #!/usr/bin/env bash
-# Everything that is measured on an H200, in at most nine minutes: inference, training, operators, streams and the tests.
-# Usage: OUT=folder bash benchmarks/h200.sh
-# Writes to $OUT: h200.md (the page, with every number beside that of 2026-11-15), h200.json, stream.log, tests.log and
-# summary.log. Stops each part at its time limit; the tests come last and take what is left of LIMIT seconds.
+# Everything that is measured on an H200, in parts that fit into calls of ten minutes: tests, train, infer, ops, stream.
+# Usage: OUT=folder bash benchmarks/h200.sh [PART …]; all parts in this order unless some are named, for example
+#        `tests`, then `train infer`, then `ops stream`.
+# A part writes its own files to $OUT while it runs: tests.log, stream.log, and for each benchmark a page (train.md) with
+# every number beside that of 2026-11-15 and its documents (train.json). So a part that is stopped keeps what it has.
+# Each part has a time limit, and all of them end LIMIT seconds after the start.
 set -u
 out=${OUT:?a folder for the results}
-limit=${LIMIT:-540}
-python=${PYTHON:-python3}
-export PYTHONPATH="$PWD/src:$PWD:$PWD/_site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+end=$((SECONDS + ${LIMIT:-570}))
+export PYTHON=${PYTHON:-python3} PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD/src:$PWD:$PWD/_site${PYTHONPATH:+:$PYTHONPATH}"
 mkdir -p "$out"
-begin=$SECONDS
 
-# part NAME SECONDS COMMAND…: run it, keep its output in NAME.log, and note its exit code and duration.
-part() {
-    local name=$1 seconds=$2 start=$SECONDS
-    shift 2
-    timeout --kill-after=10 "$seconds" "$@" >"$out/$name.log" 2>&1
-    echo "$name: exit code $?, $((SECONDS - start)) s" | tee -a "$out/summary.log"
+# limited SECONDS COMMAND …: run it until its own limit or the end, and say how it went.
+limited() {
+    local start=$SECONDS left=$((end - SECONDS))
+    local seconds=$(($1 < left ? $1 : left))
+    shift
+    if ((seconds < 10)); then
+        echo "not run, no time is left: $*"
+        return
+    fi
+    timeout --kill-after=10 "$seconds" "$@"
+    echo "exit code $? after $((SECONDS - start)) s: $*"
 }
 
+# table NAME SECONDS COMMANDS …: benchmarks by the first words of their names, to NAME.md and NAME.json.
 table() {
-    part "$1" "$2" "$python" benchmarks/results_table.py --device cuda --quick --out "$out/h200" "${@:3}" \
+    limited "$2" "$PYTHON" benchmarks/results_table.py --device cuda --quick --out "$out/$1" --only "${@:3}" \
         --against benchmarks/results/2026-11-15-h200.json ${COMMIT:+--commit "$COMMIT"}
 }
 
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/summary.log"
-table table 300 --only infer train
-part stream 40 "$python" -m benchmarks.stream --device cuda --minutes 0.2
-part tests $((limit - (SECONDS - begin) - 60)) "$python" -m pytest -m gpu -n "${WORKERS:-4}" --dist worksteal -v -rf --tb=short
-table operators $((limit - (SECONDS - begin))) --only ops --onto "$out/h200.json"
-
-cat "$out/table.log" "$out/operators.log" "$out/stream.log"
-grep -E "^(FAILED|ERROR)|passed|failed" "$out/tests.log" | tail -60
-cat "$out/summary.log"
-rm -f "$out/table.log" "$out/operators.log"
+for part in ${@:-tests train infer ops stream}; do
+    case $part in
+    tests) limited 540 bash benchmarks/gpu_tests.sh "$out/tests.log" ;;
+    train) table train 360 train ;;
+    infer) table infer 240 infer ;;
+    ops) table ops 360 ops scan ;;
+    stream) limited 90 "$PYTHON" -m benchmarks.stream --device cuda --minutes 0.2 2>&1 | tee "$out/stream.log" ;;
+    *) echo "$part: expected one of tests, train, infer, ops, stream" && exit 2 ;;
+    esac
+done

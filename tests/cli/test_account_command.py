@@ -1,6 +1,9 @@
 """`ripe account`: one JSON document, or tables that hold the same numbers."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
-SWEEPS = ("resolution", "steps", "width", "tokens")
+SWEEPS = ("in_size", "time_steps", "width", "num_tokens")
 
 
 def read(said):
@@ -86,7 +89,7 @@ def test_sweeps(ripe, name):
 
 
 def test_a_sweep_of_another_network(ripe):
-    document = read(ripe("account", "cifar10dvs", "--sweep", "tokens", "--json"))
+    document = read(ripe("account", "cifar10dvs", "--sweep", "num_tokens", "--json"))
     assert all(value is None for row in document["rows"] for value in row["paper"].values())
 
 
@@ -126,3 +129,16 @@ def test_a_file_for_a_registered_network(ripe, tmp_path):
     np.save(tmp_path / "clip.npy", synthetic_clip(3, 18, 18)[0].numpy())
     document = read(ripe("account", "nmnist", "--input", tmp_path / "clip.npy", "--json"))
     assert document["energy"]["layers"][1]["macs"] > 0
+
+
+@pytest.mark.slow
+def test_the_installed_command():
+    words = [sys.executable, "-m", "ripe_mambaspike", "account", "nmnist", "--json"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["parameters"]["deployed"] == 869_593
+    done = subprocess.run([*words[:3], "nothing"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing" in done.stderr

@@ -19,9 +19,9 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
         (("account", "nmnist", "--set", "neurons=lif,lif"), ["neurons", "lif,lif"]),
         (("account", "nmnist", "--set", "num_tokens=0"), ["tokens", "0"]),
         (("account", "nmnist", "--set", "num_tokens=26"), ["26", "25"]),
-        (("account", "nmnist", "--in-size", "4"), ["in_size", "4", "8"]),
-        (("account", "nmnist", "--in-size", "0"), ["in_size", "0"]),
-        (("account", "nmnist", "--in-size", "-34"), ["in_size", "-34"]),
+        (("account", "nmnist", "--in-size", "4"), ["--in-size", "4", "8"]),
+        (("account", "nmnist", "--in-size", "0"), ["--in-size", "0"]),
+        (("account", "nmnist", "--in-size", "-34"), ["--in-size", "-34"]),
         (("account", "nmnist", "--in-size", "abc"), ["--in-size", "abc"]),
         (("account", "nmnist", "--in-size", "34.5"), ["--in-size", "34.5"]),
         (("account", "nmnist", "--time-steps", "0"), ["steps", "0"]),
@@ -29,12 +29,17 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
         (("account", "nmnist", "--time-steps", "many"), ["--time-steps", "many"]),
         (("account", "--set", "time_steps=2024-13-45"), ["time_steps=2024-13-45"]),
         (("account", "--set", "time_steps=8", "--time-steps", "4"), ["steps"]),
-        (("account", "--sweep", "steps", "--time-steps", "8"), ["steps", "sweep"]),
+        (("account", "--sweep", "time_steps", "--time-steps", "8"), ["steps", "sweep"]),
         (("account", "x" * 5000), ["xxx"]),
         (("account", "x/" * 3000), ["x/"]),
         (("account", "--sweep", "depth"), ["--sweep", "depth"]),
-        (("account", "mamba-spike", "--sweep", "steps"), ["Mamba-Spike", "steps"]),
-        (("account", "--sweep", "steps", "--set", "num_classes=-1"), ["num_classes", "-1"]),
+        (("account", "--sweep", "resolution"), ["--sweep in_size"]),
+        (("account", "--sweep", "steps"), ["--sweep time_steps"]),
+        (("account", "--sweep", "tokens"), ["--sweep num_tokens"]),
+        (("bench", "infer", "--side", "16"), ["--side", "--in-size"]),
+        (("bench", "scan", "--sides", "16"), ["--sides", "--in-size"]),
+        (("account", "mamba-spike", "--sweep", "time_steps"), ["Mamba-Spike", "steps"]),
+        (("account", "--sweep", "time_steps", "--set", "num_classes=-1"), ["num_classes", "-1"]),
         (("account", "nmnist", "extra"), ["extra"]),
         (("account", "nmnist", "--colour"), ["--colour"]),
         (("models", "--colour", "red"), ["--colour"]),
@@ -133,5 +138,19 @@ def test_two_arrays_in_one_file(refused, saved, tmp_path):
 
 def test_options_that_exclude_each_other(refused, saved, tmp_path):
     np.save(tmp_path / "clip.npy", synthetic_clip(3, 18, 18)[0].numpy())
-    refused(("account", saved, "--input", tmp_path / "clip.npy", "--time-steps", "2"), "--input", "--time-steps")
-    refused(("account", "--sweep", "steps", "--input", tmp_path / "clip.npy"), "--input", "--sweep")
+    refused(
+        ("account", saved, "--input", tmp_path / "clip.npy", "--time-steps", "2"), "--input", "time_steps", "3", "2"
+    )
+    refused(("account", "--sweep", "time_steps", "--input", tmp_path / "clip.npy"), "--input", "--sweep")
+
+
+def test_too_little_memory_names_options_of_the_command(refused, monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("ripe_mambaspike.account.run.account", fail)
+    refused(("account", "nmnist"), "memory", "--in-size or --time-steps")
+    monkeypatch.setattr("ripe_mambaspike.train.recipes.load_recipe", fail)
+    refused(("train", "nmnist"), "memory", "schedule.batch_size", "--set")
+    monkeypatch.setattr("ripe_mambaspike.studies.claims.run_claims", fail)
+    refused(("check",), "not enough memory\n")

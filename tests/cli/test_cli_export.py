@@ -105,6 +105,7 @@ def test_a_network_without_a_run(ripe, refused, saved, tmp_path):
     recordings = make_recordings(tmp_path, (20, 18))
     found = asked(ripe, saved, "--to", "safetensors", "--weights", "fp16", "--out", tmp_path / "out")
     assert "accuracy" not in found
+    assert str(saved) in found["accuracy_unknown"]
     assert "trained on" in found["accuracy_unknown"]
     said = ripe("export", saved, "--to", "safetensors", "--weights", "fp16")
     assert "not measured" in said.out
@@ -133,7 +134,7 @@ def test_recordings_that_do_not_fit(refused, finished, recordings, tmp_path):
     write(Recording(events, (16, 16)), tmp_path / "bright.npz")
     write(Recording(np.array([(1, 1, 5, 0), (2, 2, 9, 1)], EVENT), (9, 9)), tmp_path / "tiny.npz")
     words = ["export", finished, "--to", "safetensors", "--check", "--out", tmp_path / "out", "--recordings"]
-    refused([*words, tmp_path / "bright.npz"], "bright.npz", "400")
+    refused([*words, tmp_path / "bright.npz"], "bright.npz", "400", "polarit")
     refused([*words, tmp_path / "tiny.npz"], "tiny.npz", "sensor_size: ", "16×16", "9×9")
     refused([*words, tmp_path / "none.npz"], "none.npz")
     assert not (tmp_path / "out").exists()

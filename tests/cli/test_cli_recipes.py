@@ -1,6 +1,7 @@
 """`ripe recipes`."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -69,8 +70,9 @@ def test_a_file_is_printed_too(capsys, tmp_path):
 
 
 def test_an_unknown_name(capsys):
-    with raises(ConfigError, field="recipe"):
+    with raises(ConfigError, field="recipe") as error:
         RecipesCommand("mnist").run()
+    assert "nmnist" in str(error.value)
     assert capsys.readouterr().out == ""
 
 
@@ -83,3 +85,5 @@ def test_help_lists_every_field_with_its_comment(ripe, command):
         if path != "model.fields":  # a mapping, which --set alone takes
             assert f"--{path.replace('_', '-')} " in words
             assert text in words, path
+    found = re.search(r"--augmentation\.label-smoothing FLOAT (.*?) --", words)
+    assert "(default: 0.1)" in found[1]

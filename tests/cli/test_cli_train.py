@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.cli.train import ProgressCallback, gather_settings
+from ripe_mambaspike.cli.train import ProgressCallback, complete_resume, gather_settings
 from ripe_mambaspike.data.simulated import simulate_dataset
 
 FIELDS = {
@@ -100,12 +100,26 @@ FIRST = "checkpoints/step-000000001-000000000.safetensors"
 
 
 @pytest.mark.slow
+def test_a_killed_run_resumes_to_the_same_bits(ripe, words, whole, tmp_path):
+    folder = tmp_path / "run"
+    code, _ = interrupted(words(folder, run__checkpoint_minutes=0), folder, signal.SIGKILL, FIRST)
+    assert code == -signal.SIGKILL
+    assert not (folder / "result.json").exists()
+    said = ripe(*words(folder, "--resume", "auto", "--no-report"))
+    assert said.code == 0
+    assert "resuming at epoch " in said.err
+    assert outcome(folder) == outcome(whole)
+
+
+@pytest.mark.slow
 def test_interrupted_and_gone_on(ripe, words, whole, tmp_path):
     folder = tmp_path / "run"
     code, err = interrupted(words(folder, run__checkpoint_minutes=0), folder, signal.SIGINT, FIRST)
     assert code == 130
     assert "Traceback" not in err
+    assert "stopping" in err.splitlines()[-2]
     assert str(folder) in err.splitlines()[-1]
+    assert "--resume auto" in err.splitlines()[-1]
     assert not (folder / "result.json").exists()
     assert len(list((folder / "checkpoints").glob("step-*.safetensors"))) in (1, 2)
     said = ripe(*words(folder, "--resume", "auto", "--no-report"))
@@ -135,7 +149,9 @@ def test_a_signal_stops_after_the_step(ripe, words, tmp_path, monkeypatch, kind)
     assert said.code == 130
     assert said.out == ""
     assert len(said.err.splitlines()) == 3  # the beginning, the signal, where it is saved
+    assert "stopping" in said.err.splitlines()[-2]
     assert str(folder) in said.err.splitlines()[-1]
+    assert "--resume auto" in said.err.splitlines()[-1]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000000002-000000000.safetensors"]
     assert signal.getsignal(kind) == before
 
@@ -217,7 +233,7 @@ def test_a_finished_run_stands(ripe, words, whole):
         (["none.yaml"], ["none.yaml"]),
         (["synthgesture", "--set", "schedule.epoch=3"], ["schedule.epoch", "schedule.epochs"]),
         (["synthgesture", "--set", "schedule.epochs=soon"], ["schedule.epochs", "soon"]),
-        (["synthgesture", "--set", "schedule.epochs=0"], ["schedule.epochs", "0"]),
+        (["synthgesture", "--set", "schedule.epochs=0"], ["schedule.epochs", "1", "0"]),
         (["synthgesture", "--set", "schedule.epochs"], ["schedule.epochs"]),
         (["synthgesture", "--set", "run.ema_decay=1"], ["run.ema_decay"]),
         (["synthgesture", "--set", "model.fields={attention: much}"], ["model.fields", "attention"]),
@@ -243,7 +259,7 @@ def test_a_folder_that_is_a_file(refused, words, tmp_path):
 
 def test_a_device_that_is_not_there(refused, words, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    refused(words(tmp_path / "run", run__device="cuda"), "run.device", "cuda")
+    refused(words(tmp_path / "run", run__device="cuda"), "run.device", "cpu or auto", "cuda")
 
 
 def test_a_cache_that_is_not_there(ripe, words, tmp_path):
@@ -251,6 +267,7 @@ def test_a_cache_that_is_not_there(ripe, words, tmp_path):
     assert said.code == 2
     (line,) = said.err.splitlines()[1:]
     assert line.startswith("ripe: data.cache: ")
+    assert all(choice in line for choice in ("auto", "memory", "off", "device"))
 
 
 @pytest.mark.parametrize("fields", [{"data__fold": 1}, {"data__folds": 1}, {"data__extra": "[synthgesture]"}])
@@ -270,3 +287,24 @@ def test_data_it_cannot_use(refused, words, tmp_path, fields):
 def test_fields_of_a_recipe_as_options(given, settings):
     assert gather_settings(given.split()) == ["train", "x", "--json", "--set", *settings]
     assert gather_settings(["train", "x"]) == ["train", "x"]
+
+
+def test_the_report_is_written_again(ripe, whole, root, tmp_path, refused):
+    first = (whole / "report.html").read_text()
+    (whole / "report.html").unlink()
+    assert ripe("report", whole) == (0, f"report {whole / 'report.html'}\n", "")
+    assert (whole / "report.html").read_text() == first
+    assert first.count('<article class="card sample">') == 3  # all test clips
+    assert ripe("report", whole, "--samples", "1").code == 0
+    assert (whole / "report.html").read_text().count('<article class="card sample">') == 1
+    refused(("report", whole, "--samples", "-1"), "--samples", "-1")
+    refused(("report", tmp_path), tmp_path, "recipe.yaml")
+    assert ripe("report", whole, "--root", tmp_path).code == 0  # without the data no clips are shown
+    assert '<article class="card sample">' not in (whole / "report.html").read_text()
+    (whole / "report.html").write_text(first)
+
+
+def test_resume_without_a_value_is_auto():
+    assert complete_resume(["train", "x", "--resume"]) == ["train", "x", "--resume", "auto"]
+    assert complete_resume(["train", "x", "--resume", "--json"]) == ["train", "x", "--resume", "auto", "--json"]
+    assert complete_resume(["train", "x", "--resume", "off"]) == ["train", "x", "--resume", "off"]

@@ -125,11 +125,11 @@ def test_words(refused, clip, troubled, folder, tmp_path, command):
     rest = (tmp_path / "out.npz",) if command == "convert" else ("--json",)
     before = folder()
     refused(("data", command, troubled, *rest, "--strict"), troubled, "backwards")
-    refused(("data", command, clip, *rest, "--sensor-size", "0", "0"), "sensor_size", "(0, 0)", "65536")
+    refused(("data", command, clip, *rest, "--sensor-size", "0", "0"), "--sensor-size", "(0, 0)", "1 to 65536")
     refused(("data", command, clip, *rest, "--sensor-size", "-4", "5"), "-4")
     refused(("data", command, clip, *rest, "--sensor-size", "5"), "--sensor-size", "5")
     refused(("data", command, clip, *rest, "--sensor-size", "a", "b"), "--sensor-size", "a")
-    refused(("data", command, clip, *rest, "--time-unit", "h"), "--time-unit", "'h'", "'us'")
+    refused(("data", command, clip, *rest, "--time-unit", "h"), "--time-unit", "'h'", "'s'", "'ms'", "'us'", "'ns'")
     refused(("data", command, clip, *rest, "--colour"), "--colour")
     refused(("data", command), "FILE")
     assert folder() == before
@@ -169,10 +169,13 @@ def test_a_name_that_is_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_there_and_back_again(ripe, tmp_path, suffix):
-    clip = write(Recording(EVENTS, (40, 30)), tmp_path / "clip.npz")
-    out, back = tmp_path / f"out{suffix}", tmp_path / "back.npz"
-    result = ripe("data", "convert", clip, out)
+@pytest.mark.parametrize(
+    "first", [pytest.param(one, marks=() if one == ".npz" else pytest.mark.slow) for one in SUFFIXES]
+)
+def test_there_and_back_again(ripe, tmp_path, first, suffix):
+    clip = write(Recording(EVENTS, (40, 30)), tmp_path / f"clip{first}")
+    out, back = tmp_path / f"out{suffix}", tmp_path / f"back{first}"
+    result = ripe("data", "convert", clip, out, "--sensor-size", "40", "30")
     assert result.code == 0
     assert ("--sensor-size 40 30" in result.err) == (suffix in (".bin", ".npy"))
     assert result.out == f"{out}: 50 events, {out.stat().st_size:,} bytes, reads back the same\n"
@@ -214,7 +217,17 @@ def test_convert_does_not_write_over_a_file(refused, ripe, clip, folder, tmp_pat
 @pytest.mark.parametrize("name", ["out.mp4", "out", "out.aedat4", "out.h5"])
 def test_a_suffix_that_is_not_written(refused, clip, folder, tmp_path, name):
     before = folder()
-    refused(("data", "convert", clip, tmp_path / name), tmp_path / name, ".bin", ".npz", ".raw", ".csv")
+    refused(
+        ("data", "convert", clip, tmp_path / name),
+        tmp_path / name,
+        ".bin",
+        ".npz",
+        ".npy",
+        ".raw",
+        ".aedat",
+        ".csv",
+        ".txt",
+    )
     assert folder() == before
 
 

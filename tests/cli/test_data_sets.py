@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import load_dataset
-from ripe_mambaspike.data import download
+from ripe_mambaspike.data import transfer
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
 from ripe_mambaspike.data.sets import datasets, registry
 from ripe_mambaspike.events import Recording, make_events, write
@@ -100,13 +100,14 @@ def test_for_people(ripe, tree):
     (tree / "left" / "0.npz").unlink()
     said = ripe("data", "verify", "folder", "--root", tree)
     assert said.code == 2
+    assert "0 files differ" in said.err
     assert "1 are missing" in said.err
 
 
 def test_a_recording_more_is_a_change(ripe, tree, refused):
     assert prepare(ripe, tree, "--test-share", "0.25").code == 0
     write(make_clip(9), tree / "left" / "new.npz")
-    refused(["data", "verify", "folder", "--root", tree], "left/new.npz")
+    refused(["data", "verify", "folder", "--root", tree], "1 new", "left/new.npz")
     (tree / "left" / "new.npz").unlink()
     (tree / "up").mkdir()
     refused(["data", "verify", "folder", "--root", tree], "up")
@@ -125,7 +126,7 @@ def test_notes_and_warnings_go_to_standard_error(ripe, tree):
     assert "--test-share" in lines[0]
     assert len(lines) == 13
     assert "--test-share" in lines[12]
-    assert lines[1].startswith("ripe: warning: left/0.npz: ")
+    assert lines[1].startswith("ripe: warning: left/0.npz: times run backwards")
     assert lines[11].startswith("ripe: warning: and 4 more, listed in ")
     said = prepare(ripe, tree, "--strict")
     assert (said.code, said.out) == (2, "")
@@ -154,19 +155,19 @@ def test_verify_notices_a_changed_byte(ripe, refused, tree):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("prepare", "folder", "--workers", "0"), ["--workers", "0", "1024"]),
+        (("prepare", "folder", "--workers", "0"), ["--workers", "0", "1 to 1024"]),
         (("prepare", "folder", "--workers", "-2"), ["--workers", "-2"]),
         (("prepare", "folder", "--workers", "2000"), ["--workers", "2000"]),
         (("prepare", "folder", "--workers", "two"), ["--workers", "two"]),
-        (("prepare", "folder", "--test-share", "2"), ["test_share", "2.0"]),
+        (("prepare", "folder", "--test-share", "2"), ["--test-share", "2.0"]),
         (("prepare", "folder", "--test-share", "0"), ["--test-share", "0.0"]),
         (("prepare", "folder", "--test-share", "nan"), ["--test-share", "nan"]),
         (("prepare", "folder", "--test-share", "half"), ["--test-share", "half"]),
-        (("prepare", "folder", "--sensor-size", "0", "0", "--workers", "1"), ["sensor_size", "(0, 0)"]),
+        (("prepare", "folder", "--sensor-size", "0", "0", "--workers", "1"), ["--sensor-size", "(0, 0)"]),
         (("prepare", "folder", "--time-unit", "h"), ["--time-unit", "h"]),
-        (("prepare", "folder", "--partial"), ["partial", "folder"]),
-        (("prepare", "nmnist", "--test-share", "0.5"), ["test_share", "nmnist"]),
-        (("prepare", "nmnist", "--lists", "lists"), ["lists", "nmnist"]),
+        (("prepare", "folder", "--partial"), ["--partial", "folder"]),
+        (("prepare", "nmnist", "--test-share", "0.5"), ["--test-share", "nmnist"]),
+        (("prepare", "nmnist", "--lists", "lists"), ["--lists", "nmnist"]),
         (("prepare", "nmnist"), ["nmnist"]),
         (("prepare", "dailydvs200"), ["train.txt"]),
         (("prepare", "mnist"), ["mnist", "dvsgesture"]),
@@ -225,7 +226,7 @@ def served(tmp_path, monkeypatch):
         archives.append(Archive(f"{part}.zip", (url,), len(data), f"sha256:{hashlib.sha256(data).hexdigest()}", part))
     tiny = DownloadInfo("Tiny", "CC0", "Nobody 2020", "http://127.0.0.1/", tuple(archives), (), "none")
     monkeypatch.setitem(registry._DATASETS, "nmnist", replace(registry.dataset_info("nmnist"), download=tiny))
-    monkeypatch.setattr(download, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

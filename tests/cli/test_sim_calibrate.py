@@ -60,7 +60,7 @@ def test_too_few_and_none(places, refused, tmp_path):
     refused(words(places), "0", "2")
     refused(words((tmp_path / "nowhere", places[1])), "nowhere")
     refused(words((places[0], tmp_path / "nothing")), "nothing")
-    refused(words(places, "--rounds", "0"), "--rounds", "0", "100000")
+    refused(words(places, "--rounds", "0"), "--rounds", "0", "1 to 100000")
     assert not (tmp_path / "out").exists()
 
 

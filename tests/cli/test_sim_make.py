@@ -100,8 +100,8 @@ def test_help(ripe, words):
         (("make", "nmnist", "--out", "o"), ("nmnist", "synthgesture")),
         (("make", "sim-nmnist", "--out", "o"), ("sim-nmnist", "--images")),
         (("make", "sim-nmnist", "--out", "o", "--train", "many"), ("--train", "many")),
-        (("make", "sim-nmnist", "--out", "o", "--workers", "0"), ("--workers", "0", "1024")),
-        (("make", "synthgesture", "--out", "o", "--size", "2000"), ("size", "2000", "1024")),
+        (("make", "sim-nmnist", "--out", "o", "--workers", "0"), ("--workers", "0", "1 to 1024")),
+        (("make", "synthgesture", "--out", "o", "--size", "2000"), ("--size", "2000", "8 to 1024")),
     ],
 )
 def test_refused_words(refused, words, said):
@@ -111,9 +111,9 @@ def test_refused_words(refused, words, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--train", "99"), ("train", "99", "10")),
-        (("--val", "0"), ("val", "0", "10")),
-        (("--variation", "11"), ("variation", "11", "10")),
+        (("--train", "99"), ("--train", "99", "1 to 10")),
+        (("--val", "0"), ("--val", "0", "1 to 10")),
+        (("--variation", "11"), ("--variation", "11", "0 to 10")),
         (("--calibration", "nowhere.json"), ("nowhere.json", "No such file")),
     ],
 )

@@ -227,6 +227,18 @@ def test_a_run_does_not_go_on_with_another_extra_set(ripe, refused, trained, tmp
     refused([*chosen, "--resume", "auto"], key, other)
 
 
+@pytest.mark.slow
+def test_a_run_without_a_key_in_its_recipe_resumes_with_its_store(ripe, stopped):
+    """As earlier versions left it: the recipe keeps no key, the checkpoint does."""
+    root, run, first, _, whole = stopped
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    del recipe["data"]["store"]
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert ripe(*words(root, run), "--resume", "auto").code == 0
+    assert json.loads((run / "result.json").read_text())["store"] == first
+    assert (run / "best" / "model.safetensors").read_bytes() == whole
+
+
 def test_a_checkpoint_of_another_store_is_refused(refused, stopped):
     """Should recipe and checkpoint disagree, nothing is computed."""
     root, run, _, second, _ = stopped

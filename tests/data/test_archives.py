@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import re
 import signal
 import stat
 import struct
@@ -57,13 +58,13 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def refuse(path: Path, reason: str) -> str:
-    """The sentence an archive is refused with, after a look at what it left behind."""
+    """The message an archive is refused with, which has the reason (a pattern); nothing is left behind."""
     before = set(path.parent.rglob("*"))
-    with raises(DataError) as caught:
+    with raises(DataError, mentions=path.name) as caught:
         extract(path, path.parent / "out")
     assert set(path.parent.rglob("*")) == before
     message = str(caught.value)
-    assert path.name in message
+    assert re.search(reason, message), message
     assert "\n" not in message
     return message
 
@@ -173,7 +174,7 @@ def test_a_note_that_is_read_at_once_has_a_bound(tmp_path, kind):
     member.type, member.size = kind, (1 << 20) + 1
     with gzip.open(tmp_path / "a.tar.gz", "wb") as file:
         file.write(member.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 21))
-    refuse(tmp_path / "a.tar.gz", "a note of 1048577 bytes")
+    refuse(tmp_path / "a.tar.gz", "1048577 bytes")
 
 
 def test_a_sparse_member_counts_with_all_it_unpacks_to(tmp_path):
@@ -202,13 +203,13 @@ def test_a_truncated_archive_is_refused(tmp_path, make, keep):
     path = make(tmp_path / "archive", {**TREE, "noise": os.urandom(20_000)})
     data = path.read_bytes()
     path.write_bytes(data[: int(keep * len(data)) if isinstance(keep, float) else keep])
-    refuse(path, "damaged")
+    refuse(path, "damage")
 
 
 def test_a_truncated_plain_tar_is_refused(tmp_path):
     path = make_tar(tmp_path / "a.tar", TREE, "w")
     path.write_bytes(path.read_bytes()[:2000])
-    refuse(path, "damaged")
+    refuse(path, "damage")
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])
@@ -217,7 +218,7 @@ def test_a_flipped_bit_is_seen(tmp_path, make):
     data = bytearray(path.read_bytes())
     data[10_000] ^= 1
     path.write_bytes(data)
-    refuse(path, "damaged")
+    refuse(path, "damage")
 
 
 def test_the_checksum_at_the_end_of_a_gzip_is_read(tmp_path):
@@ -225,17 +226,17 @@ def test_the_checksum_at_the_end_of_a_gzip_is_read(tmp_path):
     data = bytearray(path.read_bytes())
     data[-8] ^= 1  # of the CRC, behind all members
     path.write_bytes(data)
-    refuse(path, "damaged.*CRC")
+    refuse(path, "damage.*CRC")
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>not found</html>" * 100, b"PK\3\4 and no more"])
 def test_what_is_no_archive_is_refused(tmp_path, data):
     (tmp_path / "a.zip").write_bytes(data)
-    refuse(tmp_path / "a.zip", "damaged or no zip or tar file")
+    refuse(tmp_path / "a.zip", "zip or tar file.*damage")
 
 
 def test_a_missing_archive_is_named(tmp_path):
-    with raises(DataError, field="archive"):
+    with raises(DataError, "archive", tmp_path / "nowhere.zip"):
         extract(tmp_path / "nowhere.zip", tmp_path / "out")
 
 
@@ -252,7 +253,7 @@ def test_a_zip_member_of_another_size_than_declared_is_refused(tmp_path, compres
     data[record + 16 : record + 20] = struct.pack("<I", zlib.crc32(content[:declared] if fitting else content))
     data[record + 24 : record + 28] = struct.pack("<I", declared)
     path.write_bytes(data)
-    refuse(path, "more than the|damaged" if change < 0 else "of the 1001 bytes")
+    refuse(path, "more than the|damage" if change < 0 else "of the 1001 bytes")
 
 
 def test_an_encrypted_member_is_refused(tmp_path):
@@ -268,7 +269,7 @@ def test_a_disk_without_room_is_seen_before(tmp_path, monkeypatch, make):
     path = make(tmp_path / "archive", {"a": bytes(5000), "b": bytes(6000)})
     usage = archives.shutil._ntuple_diskusage(10**9, 10**9, 5500)
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda folder: usage)
-    refuse(path, "5500 bytes free")
+    refuse(path, "(11000|6000) free bytes for archive, got 5500")
 
 
 def test_a_second_call_has_nothing_to_do(tmp_path, monkeypatch):
@@ -293,23 +294,20 @@ def test_a_folder_of_another_origin_is_not_touched(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     (tmp_path / "out").mkdir()
     extract(path, tmp_path / "out")  # an empty folder is nobody's
-    with raises(DataError, field="folder"):
+    with raises(DataError, "folder", tmp_path / "out", ("made from a.zip", "b.zip")):
         extract(make_zip(tmp_path / "b.zip", INSIDE), tmp_path / "out")
     assert tree(tmp_path / "out") == TREE
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes").write_text("keep")
-    with raises(DataError, field="folder"):
+    with raises(DataError, "folder", mine, "a.zip"):
         extract(path, mine)
     assert tree(mine) == {"notes": b"keep"}
 
 
 def test_two_at_once_is_refused(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
-    with (
-        files.locked(tmp_path / ".out.lock", "held"),
-        raises(DataError),
-    ):
+    with files.locked(tmp_path / ".out.lock", "held"), raises(DataError, "lock", tmp_path / ".out.lock"):
         extract(path, tmp_path / "out")
     assert tree(extract(path, tmp_path / "out")) == TREE
 
@@ -353,5 +351,5 @@ def test_a_kill_leaves_no_half_folder(tmp_path):
 def test_checksum_names_its_kind(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert archives.archive_checksum(tmp_path / "a", "md5") == "md5:900150983cd24fb0d6963f7d28e17f72"
-    with raises(DataError, field="file"):
+    with raises(DataError, "file", tmp_path / "b"):
         archives.archive_checksum(tmp_path / "b", "md5")

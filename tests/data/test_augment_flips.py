@@ -141,18 +141,18 @@ def test_draws_are_the_generators_alone(name):
 )
 @pytest.mark.parametrize("value", [1.3, -0.1, float("nan"), float("inf"), "0.5", True, None])
 def test_a_bad_probability_is_named(make, option, value):
-    with raises(ConfigError, field=option):
+    with raises(ConfigError, option, mentions=("from 0 to 1", repr(value))):
         make(value)
 
 
 def test_swap_polarity_is_true_or_false():
-    with raises(ConfigError, field="swap_polarity"):
+    with raises(ConfigError, "swap_polarity", mentions=("true or false", "got 1")):
         TimeReversal(0.5, swap_polarity=1)
 
 
 @transforms
 def test_clips_are_checked_even_when_nothing_is_drawn(name):
-    with raises(InputError, field="clips"):
+    with raises(InputError, "clips", mentions="torch.int64"):
         TRANSFORMS[name][0](0)(torch.zeros(2, 3, 2, 4, 4, dtype=torch.long), batch_generator(0, 0, 0))
 
 

@@ -204,16 +204,16 @@ def test_uninitialised_memory_and_layout_do_not_show(name, poisoned_empty):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("x", "field"),
+    ("x", "mentions"),
     [
-        (torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), "clips"),
-        (torch.zeros(2, 3, 2, 4), "clips"),
-        (torch.zeros(2, 3, 1, 4, 4), "clips"),
-        (torch.zeros(2, 0, 2, 4, 4), "clips"),
+        (torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), ("torch.uint8", "floating-point")),
+        (torch.zeros(2, 3, 2, 4), ("(2, 3, 2, 4)", "(B, T, 2, H, W)")),
+        (torch.zeros(2, 3, 1, 4, 4), ("(2, 3, 1, 4, 4)",)),
+        (torch.zeros(2, 0, 2, 4, 4), ("(2, 0, 2, 4, 4)",)),
     ],
     ids=["uint8", "no-time", "one-polarity", "no-steps"],
 )
-def test_what_is_no_clip_is_refused(name, x, field):
+def test_what_is_no_clip_is_refused(name, x, mentions):
     apply, something, _ = every_operation(x)[name]
-    with raises(InputError, field=field):
+    with raises(InputError, "clips", mentions=mentions):
         apply(something)

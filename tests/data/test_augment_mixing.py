@@ -46,19 +46,19 @@ def test_any_whole_number_is_a_label(dtype):
 
 
 @pytest.mark.parametrize(
-    ("targets", "classes", "field"),
+    ("targets", "classes", "field", "mentions"),
     [
-        (torch.tensor([0, 3]), 3, "targets"),
-        (torch.tensor([-1, 1]), 3, "targets"),
-        (torch.tensor([0, 1]), None, "classes"),
-        (torch.tensor([[0], [1]]), 3, "targets"),
-        (torch.tensor([True]), 3, "targets"),
-        (torch.rand(2), 3, "targets"),
-        (torch.rand(2, 4), 3, "targets"),
+        (torch.tensor([0, 3]), 3, "targets", ("0 to 3", "from 0 to 2")),
+        (torch.tensor([-1, 1]), 3, "targets", ("-1 to 1", "from 0 to 2")),
+        (torch.tensor([0, 1]), None, "classes", ()),
+        (torch.tensor([[0], [1]]), 3, "targets", ("torch.int64 of shape (2, 1)",)),
+        (torch.tensor([True]), 3, "targets", ("torch.bool of shape (1,)",)),
+        (torch.rand(2), 3, "targets", ("(2,)", "(B, 3)")),
+        (torch.rand(2, 4), 3, "targets", ("(2, 4)", "(B, 3)")),
     ],
 )
-def test_targets_that_cannot_be_used(targets, classes, field):
-    with raises(InputError, field=field):
+def test_targets_that_cannot_be_used(targets, classes, field, mentions):
+    with raises(InputError, field, mentions=mentions):
         soft_targets(targets, classes)
 
 
@@ -220,12 +220,12 @@ def test_draws_are_the_generators_alone(name):
 def test_bad_settings_and_inputs_are_named(name):
     make = type(MIXERS[name])
     for value in (-1, math.inf, math.nan, "0.2", 1001):
-        with raises(ConfigError, field=f"{name}_alpha"):
+        with raises(ConfigError, f"{name}_alpha", mentions=("from 0 to 1000", repr(value))):
             make(value, 0.5)
-    with raises(ConfigError, field=f"{name}_probability"):
+    with raises(ConfigError, f"{name}_probability", mentions=("from 0 to 1", "got 2")):
         make(0.2, 2)
     x, labels = batch()
-    with raises(InputError, field="targets"):
+    with raises(InputError, "targets", mentions=("5", "6")):
         MIXERS[name](x, labels[:5], batch_generator(0, 0, 0), 4)
-    with raises(InputError, field="clips"):
+    with raises(InputError, "clips", mentions=("floating-point", "torch.int32")):
         MIXERS[name](x.int(), labels, batch_generator(0, 0, 0), 4)

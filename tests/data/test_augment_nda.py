@@ -203,20 +203,20 @@ def test_what_is_taken_from_the_generator_does_not_depend_on_the_clip():
 
 
 @pytest.mark.parametrize(
-    ("settings", "field"),
+    ("settings", "field", "mentions"),
     [
-        ({"operations": -1}, "nda_operations"),
-        ({"operations": 1.5}, "nda_operations"),
-        ({"magnitude": 1.01}, "nda_magnitude"),
-        ({"roll_cap": -0.2}, "roll_cap"),
-        ({"cutout_cap": "0.2"}, "cutout_cap"),
+        ({"operations": -1}, "nda_operations", ("from 0 to 100", "-1")),
+        ({"operations": 1.5}, "nda_operations", ("from 0 to 100", "1.5")),
+        ({"magnitude": 1.01}, "nda_magnitude", ("from 0 to 1", "1.01")),
+        ({"roll_cap": -0.2}, "roll_cap", ("from 0 to 1", "-0.2")),
+        ({"cutout_cap": "0.2"}, "cutout_cap", ("from 0 to 1", "'0.2'")),
     ],
 )
-def test_a_bad_setting_is_named(settings, field):
-    with raises(ConfigError, field=field):
+def test_a_bad_setting_is_named(settings, field, mentions):
+    with raises(ConfigError, field, mentions=mentions):
         NDA(**settings)
 
 
 def test_what_is_no_clip_is_refused():
-    with raises(InputError, field="clips"):
+    with raises(InputError, "clips", mentions=("torch.uint8", "floating-point")):
         NDA()(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), batch_generator(0, 0, 0))

@@ -199,5 +199,5 @@ def test_clips_with_labels_that_would_be_wrong_are_not_augmented():
 
 
 def test_relabel_is_true_or_false():
-    with raises(ConfigError, field="relabel"):
+    with raises(ConfigError, "relabel", mentions=("true or false", "got 1")):
         Augmentation(relabel=1)

@@ -63,14 +63,14 @@ def test_the_defaults_are_the_default_column():
 
 
 def test_an_unknown_benchmark_names_the_choices():
-    with raises(ConfigError, field="augmentation") as caught:
+    known = "dvsgesture, cifar10dvs, ncaltech101, nmnist, dailydvs200"
+    with raises(ConfigError, "augmentation", mentions=("'CIFAR10-DVS'", "did you mean 'cifar10dvs'?", known)):
         augmentation_for("CIFAR10-DVS")
-    assert "did you mean 'cifar10dvs'" in str(caught.value)
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Augmentation)])
 def test_every_field_is_checked_and_named(field):
-    with raises(ConfigError, field=field):
+    with raises(ConfigError, field, mentions="-3"):
         Augmentation(**{field: -3})
 
 
@@ -185,10 +185,10 @@ def test_batches_of_a_run_have_different_draws():
     [((-1, 0, 0), "seed"), ((0, 1.5, 0), "epoch"), ((0, 0, "3"), "batch index"), ((True, 0, 0), "seed")],
 )
 def test_a_bad_key_is_named(key, field):
-    with raises(ConfigError, field=field):
+    with raises(ConfigError, field, mentions=("at least 0", repr(key[("seed", "epoch", "batch index").index(field)]))):
         batch_generator(*key)
 
 
 def test_clips_of_whole_number_type_are_refused():
-    with raises(InputError, field="clips"):
+    with raises(InputError, "clips", mentions=("torch.uint8", "x.float()")):
         augment_clips(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), ALL, batch_generator(0, 0, 0))

@@ -175,7 +175,7 @@ def test_a_set_without_validation(root, tmp_path):
     assert len(data.train) == 34
     untested = parts.replace("t", "-")
     bare = changed(root, tmp_path / "untested", cuts={"people": {**index["cuts"]["people"], "parts": untested}})
-    with raises(DataError, field="test"):
+    with raises(DataError, "test", mentions="synthgesture (people)"):
         open_data(recipe(bare))
 
 
@@ -251,26 +251,32 @@ def test_what_is_refused(root, other, tmp_path):
     gone = tmp_path / "gone"
     none = changed(root, tmp_path / "none", classes=[*CLASSES, "clap"])
     strange = changed(other, tmp_path / "strange", classes=[*CLASSES[:-1], "yawn"])
-    for kind, field, given in (
-        (DataError, "data.root", recipe(gone)),
-        (DataError, "data.root", recipe(gone, dataset="nmnist")),
-        (ConfigError, None, recipe(root, dataset="nothing")),
-        (DataError, None, recipe(root, partition="rooms")),
-        (DataError, None, recipe(root, partition="rooms", folds=2)),
-        (ConfigError, "data.fold", recipe(root, fold=1)),
-        (DataError, "data.first", recipe(none, first=(CLASSES[0], "clap"))),
-        (ConfigError, "data.first", recipe(root, first=("clap",))),
-        *((ConfigError, "data.extra", recipe(root, extra=(text,))) for text in ("synthgesture", "=x", "synthgesture=")),
-        (DataError, "data.root", recipe(root, extra=(f"synthgesture={gone}",))),
-        (ConfigError, "data.extra", recipe(root, extra=(f"synthgesture={root}",))),
-        (DataError, "data.extra", recipe(root, extra=(f"synthgesture={strange}",))),
+    make = f"`ripe sim make synthgesture --out {gone}`"
+    for kind, field, given, mentions in (
+        (DataError, "data.root", recipe(gone), (gone, make)),
+        (DataError, "data.root", recipe(gone, dataset="nmnist"), (gone, f"`ripe data prepare nmnist --root {gone}`")),
+        (ConfigError, "dataset", recipe(root, dataset="nothing"), ("'nothing'", "synthgesture")),
+        (DataError, "partition", recipe(root, partition="rooms"), ("people", "'rooms'")),
+        (DataError, "data.partition", recipe(root, partition="rooms", folds=2), ("people", "'rooms'")),
+        (ConfigError, "data.fold", recipe(root, fold=1), ("data.folds", "got 1")),
+        (DataError, "data.first", recipe(none, first=(CLASSES[0], "clap")), ("'clap'",)),
+        (ConfigError, "data.first", recipe(root, first=("clap",)), ("'clap'", *CLASSES)),
+        *(
+            (ConfigError, "data.extra", recipe(root, extra=(text,)), ("DATASET=ROOT", repr(text)))
+            for text in ("synthgesture", "=x", "synthgesture=")
+        ),
+        (DataError, "data.root", recipe(root, extra=(f"synthgesture={gone}",)), (make,)),
+        (ConfigError, "data.extra", recipe(root, extra=(f"synthgesture={root}",)), (root,)),
+        (
+            DataError,
+            "data.extra",
+            recipe(root, extra=(f"synthgesture={strange}",)),
+            (strange, "11", "'other_gestures'"),
+        ),
     ):
-        with raises(kind, field=field) as caught:
+        with raises(kind, field, mentions=mentions) as caught:
             assert open_data(given).train
         assert "\n" not in str(caught.value)
-    with raises(DataError) as caught:
-        open_data(recipe(gone, dataset="nmnist"))
-    assert f"ripe data prepare nmnist --root {gone}" in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])

@@ -23,6 +23,9 @@ def make_store(
     parts = "".join("-" if partition == "unsplit" else letters[at] for at in order)
     index = SimpleNamespace(
         set="fake",
+        sensor_size=(8, 8),
+        whole_size=None,
+        crop=None,
         classes=[str(label) for label in range(len(sizes))],
         partitions={partition: SimpleNamespace(parts=parts)},
         clips=SimpleNamespace(name=[clips[at][0] for at in order], label=[clips[at][1] for at in order]),

@@ -5,13 +5,14 @@ import zipfile
 
 import pytest
 import torch
+from tests.deploy.networks import as_int8
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.export.graph import make_graph, resized
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.stored import Stored, restore
+from ripe_mambaspike.models.stored import restore
 from ripe_mambaspike.ops.mamba_inner import traced_scan
 
 pytestmark = pytest.mark.slow
@@ -31,8 +32,7 @@ def model():
                 parameter.fill_(-3)  # what a chunk hands to the next must show in the logits
         name = next(name for name, _ in network.named_parameters() if "hierarchy" in name and "in_proj" in name)
         matrix = network.get_parameter(name)
-        scale = matrix.abs().amax(1, keepdim=True) / 127
-        network.stored = {name: Stored((matrix / scale).round().to(torch.int8), scale)}
+        network.stored = {name: as_int8(matrix)}
         matrix.copy_(restore(network.stored[name]))
     return network
 
@@ -73,54 +73,54 @@ def test_the_package_gives_pytorchs_logits(model, graph, package):
 @needs_compiler
 def test_inputs_of_another_size_are_refused(graph, package):
     run = aoti.load(package, trust=True)
-    with raises(InputError, field="inputs"):
+    with raises(InputError, "inputs", package, ("(2, 2, 4, 4)", "torch.float32 (1, 2, 4, 4)")):
         run(*resized(graph, 2, 10, 12).example)
-    with raises(InputError, field="inputs"):
+    with raises(InputError, "inputs", package, "torch.float64"):
         run(*(one.double() for one in graph.example))
 
 
 @needs_compiler
-def test_damaged_files_are_refused_in_one_sentence(package, tmp_path):
+def test_damaged_files_are_refused(package, tmp_path):
     whole = bytearray(package.read_bytes())
     path = tmp_path / "tail.pt2"
     turned = bytearray(whole)
     turned[len(turned) // 2] ^= 255
     for content in (b"", b"nothing of the kind", whole[: len(whole) // 2], bytes(len(whole)), turned):
         path.write_bytes(content)
-        with raises(InputError) as caught:
+        with raises(InputError, path=path):
             aoti.load(path, trust=True)
-        assert "\n" not in str(caught.value)
 
 
 def test_foreign_and_absent_files_are_refused(tmp_path):
-    with raises(InputError):
+    with raises(InputError, path=tmp_path / "absent.pt2"):
         aoti.load(tmp_path / "absent.pt2", trust=True)
     with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
         archive.writestr("other/readme", "no code")
-    with raises(InputError):
+    with raises(InputError, path=tmp_path / "other.pt2", mentions="no library"):
         aoti.load(tmp_path / "other.pt2", trust=True)
 
 
 def test_free_sizes_are_refused_before_anything_is_compiled(graph, tmp_path, monkeypatch):
     monkeypatch.setattr(type(aoti), "unavailable_reason", lambda self: None)
-    with raises(ConfigError, field="static"):
+    with raises(ConfigError, "static", mentions="batch, height3, positions, width3"):
         aoti.save(graph, tmp_path / "tail.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_does_not_compile_is_refused_and_nothing_is_written(graph, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
-        raise RuntimeError("no such luck\nand many lines more")
+        raise RuntimeError("reason\nand many lines more")
 
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
     monkeypatch.setattr(type(aoti), "unavailable_reason", lambda self: None)
-    with raises(ConfigError, field="to"):
+    with raises(ConfigError, "to", mentions=("tail graph", "got reason")) as caught:
         aoti.save(graph, tmp_path / "tail.pt2", dynamic=False)
+    assert "lines more" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_compiler_the_sentence_says_so(graph, tmp_path, monkeypatch):
+def test_a_missing_compiler_is_named(graph, tmp_path, monkeypatch):
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", lambda: "no-such-compiler")
-    with raises(ConfigError, field="to"):
+    with raises(ConfigError, "to", mentions="C++ compiler"):
         aoti.save(graph, tmp_path / "tail.pt2", dynamic=False)
     assert list(tmp_path.iterdir()) == []

@@ -12,10 +12,11 @@ from ripe_mambaspike.deploy.export.nir_graph import check_model
 from ripe_mambaspike.deploy.fuse.accumulate import Accumulator, differing_spikes
 from ripe_mambaspike.deploy.fuse.convert import fuse_with_report
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.deploy.quantize.convert import apply_stored, save_stored, to_int8
+from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_int8
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.flops import count_flops
+from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18, "causal": True}
@@ -80,12 +81,12 @@ def test_small_weights(deployed, tmp_path):
     assert "hierarchy.blocks.1.forward_mamba.in_proj.weight" in stored
     assert calibration.clips == 8
     small = apply_stored(deployed, stored)
-    loaded = from_pretrained(save_stored(deployed, stored, tmp_path))
+    loaded = from_pretrained(save_pretrained(deployed, tmp_path, stored=stored))
     assert torch.equal(loaded.run(x, state={}).logits, small.run(x, state={}).logits)
 
 
 def test_nir_is_refused(deployed):
-    with raises(ConfigError, field="causal"):
+    with raises(ConfigError, "causal", mentions="'nmnist'"):
         check_model(deployed)
 
 

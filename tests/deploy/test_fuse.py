@@ -180,20 +180,20 @@ def test_the_wrong_form_is_refused(loud):
     deployed = fuse(loud(), quiet=True)
     dual = dual_kernel(deployed, quiet=True)
     for convert, model in ((fuse, deployed), (fuse, dual), (dual_kernel, dual)):
-        with raises(ConfigError, field="form"):
+        with raises(ConfigError, "form", mentions=f"got {model.config.form} of 'nmnist'"):
             convert(model)
 
 
 @FORMS
 def test_the_baseline_has_nothing_to_fuse(form):
     model = create_model("mamba-spike-nmnist")
-    with raises(ConfigError, field="model"):
+    with raises(ConfigError, "model", mentions="'mamba-spike-nmnist'"):
         CONVERT[form](model)
-    with raises(ConfigError, field="model"):
+    with raises(ConfigError, "model", mentions="Linear"):
         CONVERT[form](torch.nn.Linear(2, 2))
 
 
 def test_without_the_filter_there_are_no_two_kernels(loud):
     fuse(loud(tdm=False), quiet=True)
-    with raises(ConfigError, field="form"):
+    with raises(ConfigError, "form", mentions="tdm"):
         dual_kernel(loud(tdm=False), quiet=True)

@@ -13,32 +13,30 @@ from msgspec.structs import replace
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, write
-from ripe_mambaspike.deploy.export.card import CardFacts, card_text, safe, write_card
+from ripe_mambaspike.deploy.export.card import CardFacts, card_text, result_of_network, safe, write_card
 from ripe_mambaspike.deploy.export.parity import ParityResult
-from ripe_mambaspike.deploy.export.registry import export_format, export_formats
-from ripe_mambaspike.deploy.export.run_result import RunResult, read_run_result
+from ripe_mambaspike.deploy.export.registry import ExportOptions, export_format, export_formats
+from ripe_mambaspike.deploy.export.write import write_export
 from ripe_mambaspike.deploy.quantize.convert import (
     AccuracyChange,
     CalibrationReport,
     LayerError,
     apply_stored,
-    save_stored,
     to_float16,
 )
-from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.events import Recording, make_events
+from ripe_mambaspike.models.accuracy import TrainingResult
 from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe
 
 NASTY = ("hand_clapping", "a|b", "<script>alert(1)</script>", "[x](http://e.com)\n# Title")
 LABELS = Labels(NASTY, "synthgesture", "people", 4, (16, 20), "time", False, 3, "validation")
-RESULT = RunResult(
-    recipe="my *recipe*", set="synthgesture", partition="people", picked_on="val", epoch=3, top1=0.875, clips=40
-)
 DOCUMENT = {
     "format": "ripe-result", "version": 1, "name": "mine", "protocol": "validation", "picked_on": "val", "epoch": 3,
     "set": "synthgesture", "partition": "people", "top1": 0.875, "n": 40, "folds": None, "fold": None,
 }  # fmt: skip
+RESULT = TrainingResult(**{**DOCUMENT, "name": "my *recipe*"})
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,7 @@ def network():
 def folder(network, tmp_path):
     """An exported folder with its card."""
     stored = to_float16(network)
-    save_stored(network, stored, tmp_path / "out", labels=LABELS)
+    write_export(network, ExportOptions("safetensors", "fp16"), tmp_path / "out", LABELS, stored)
     write_card(tmp_path / "out", network, CardFacts(weights="fp16", labels=LABELS, result=RESULT))
     return tmp_path / "out"
 
@@ -178,14 +176,15 @@ def test_checks_costs_and_limits(network):
     facts = CardFacts(
         weights="int8",
         labels=LABELS,
-        result=replace(RESULT, fold=2, folds=5, extra=("my set",)),
+        result=replace(RESULT, fold=2, folds=5),
+        extra=("my set",),
         parity={
             "onnx, clip": ParityResult(100, 3.2e-6, 0, 0, 99, 0, 0, 0, 0),
             "onnx, step": ParityResult(100, float("nan"), 0, 0, 0, 0, 0, 0, 0),
         },
         accuracy=AccuracyChange(200, 190, 189, 198),
         calibration=CalibrationReport(32, "compensated", (LayerError("a_b", 0.01, 0.02),), {}),
-        cost=(("energy at 45 nm", "0.4 mJ"),),
+        cost={"energy at 45 nm": "0.4 mJ"},
         limits=("attention is not expressed",),
     )
     text = card_text(network, facts, {})
@@ -223,20 +222,20 @@ def run(network, tmp_path):
 
 
 def test_the_result_of_a_run_is_found(run, network, tmp_path):
-    expected = replace(RESULT, recipe="mine")
-    assert read_run_result(run) == read_run_result(run / "best") == expected
-    assert read_run_result(network.save_pretrained(tmp_path / "alone")) is None
+    expected = TrainingResult(**DOCUMENT)
+    assert result_of_network(run / "best") == (expected, ())
+    assert result_of_network(network.save_pretrained(tmp_path / "alone")) == (None, ())
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "folds": 5, "fold": 2}))
-    assert read_run_result(run) == replace(expected, fold=2, folds=5)
+    assert result_of_network(run / "best") == (replace(expected, fold=2, folds=5), ())
     recipe = load_recipe("synthgesture")
     object.__setattr__(recipe.data, "extra", ("nmnist=somewhere/else",))
     save_recipe(recipe, run / "recipe.yaml")
-    assert read_run_result(run).extra == ("nmnist",)
+    assert result_of_network(run / "best")[1] == ("nmnist",)
 
 
 def test_a_result_of_another_network_is_not_claimed(run):
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "epoch": 9}))
-    assert read_run_result(run) is None
+    assert result_of_network(run / "best") == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -244,29 +243,30 @@ def test_a_result_of_another_network_is_not_claimed(run):
     [
         ("{", None),
         ("[]", None),
-        (json.dumps({"name": "x"}), "set"),
+        (json.dumps({"name": "x"}), "format"),
+        (json.dumps({key: value for key, value in DOCUMENT.items() if key != "set"}), "set"),
         (json.dumps({**DOCUMENT, "top1": 87.5}), "top1"),
         (json.dumps({**DOCUMENT, "n": 0}), "n"),
         (json.dumps({**DOCUMENT, "picked_on": "luck"}), "picked_on"),
         (json.dumps({**DOCUMENT, "top1": "NaN"}), "top1"),
     ],
-    ids=["partition", "list", "lacking", "percent", "none", "luck", "nan"],
+    ids=["truncated", "list", "lacking", "no-set", "percent", "none", "luck", "nan"],
 )
 def test_a_damaged_result_is_refused(run, text, field):
     (run / "result.json").write_text(text)
-    with raises(DataError, field=field, path=run / "result.json"):
-        read_run_result(run)
+    with raises(WeightsError, field=field, path=run / "result.json"):
+        result_of_network(run / "best")
 
 
 def test_what_cannot_be_written(network, tmp_path):
-    with raises(DataError, path=tmp_path / "absent" / "README.md"):
+    with raises(InputError, path=tmp_path / "absent" / "README.md"):
         write_card(tmp_path / "absent", network, CardFacts())
-    with raises(ConfigError, field="weights"):
+    with raises(ConfigError, "weights", mentions=("fp32, fp16, int8", "int4")):
         write_card(tmp_path, network, CardFacts(weights="int4"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_result_without_end_is_refused(run):
     os.truncate(run / "result.json", 1 << 42)
-    with raises(DataError, path=run / "result.json"):
-        read_run_result(run)
+    with raises(WeightsError, path=run / "result.json"):
+        result_of_network(run / "best")

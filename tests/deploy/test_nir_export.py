@@ -228,30 +228,29 @@ def test_a_graph_that_cannot_be_run_is_refused():
         {**ends, "a": nir.Scale(np.ones(1)), "b": nir.Scale(np.ones(1))},
         [("input", "a"), ("a", "b"), ("b", "a"), ("b", "output")],
     )
-    with raises(InputError, field="edges"):
+    with raises(InputError, "edges", mentions=("delay", "a → b → a")):
         run_graph(loop, x, DT)
     foreign = nir.NIRGraph({**ends, "a": nir.I(np.ones(1))}, [("input", "a"), ("a", "output")])
-    with raises(InputError, field="a"):
+    with raises(InputError, "a", mentions=("Input, Output, Scale", "got I")):
         run_graph(foreign, x, DT)
     half = nir.NIRGraph({**ends, "a": nir.Delay(np.array([DT / 2]))}, [("input", "a"), ("a", "output")])
-    with raises(InputError, field="a"):
+    with raises(InputError, "a", mentions=f"whole steps of {DT} s"):
         run_graph(half, x, DT)
 
 
-def test_damaged_and_foreign_files_are_refused_in_one_sentence(tmp_path):
+def test_damaged_and_foreign_files_are_refused(tmp_path):
     path = tmp_path / "front.nir"
     nir_file.save(network(dtype=torch.float32), path, 16, 16)
     whole = path.read_bytes()
     damaged = [b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:2000], bytes(len(whole))]
     for content in damaged:
         path.write_bytes(content)
-        with raises(RipeError) as caught:
+        with raises(RipeError, path=path):
             nir_file.load(path)
-        assert "\n" not in str(caught.value)
-    with raises(InputError):
+    with raises(InputError, path=tmp_path / "absent.nir"):
         nir_file.load(tmp_path / "absent.nir")
     nir.write(path, nir.NIRGraph.from_list(nir.Linear(np.ones((2, 2)))))
-    with raises(InputError, field="version"):
+    with raises(InputError, "version", path, ("got none 0", "ripe-front-end 1")):
         nir_file.load(path)
 
 
@@ -268,18 +267,18 @@ def test_a_file_that_lacks_numbers_is_refused(tmp_path):
 def test_networks_and_places_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path):
     model = create_model("nmnist", seed=0, **{**SMALL, "form": "training"})
     path = tmp_path / "front.nir"
-    with raises(ConfigError, field="form"):
+    with raises(ConfigError, "form", mentions=("expected deployed", "got training of 'nmnist'")):
         nir_file.save(model, path, 16, 16)
-    with raises(ConfigError, field="form"):
+    with raises(ConfigError, "form", mentions="got dual-kernel"):
         nir_file.save(create_model("nmnist", **{**SMALL, "form": "dual-kernel"}), path, 16, 16)
-    with raises(ConfigError, field="model"):
+    with raises(ConfigError, "model", mentions="'mamba-spike-nmnist'"):
         nir_file.save(create_model("mamba-spike-nmnist"), path, 16, 16)
     deployed = network()
-    with raises(ConfigError, field="grid"):
+    with raises(ConfigError, "grid", mentions="4×16"):
         nir_file.save(deployed, path, 4, 16)
-    with raises(ConfigError, field="dtype"):
+    with raises(ConfigError, "dtype", mentions="got bfloat16"):
         nir_file.save(network().bfloat16(), path, 16, 16)
-    with raises(InputError):
+    with raises(InputError, path=tmp_path / "absent" / "front.nir"):
         nir_file.save(deployed, tmp_path / "absent" / "front.nir", 16, 16)
     assert list(tmp_path.iterdir()) == []
 
@@ -287,18 +286,18 @@ def test_networks_and_places_that_do_not_fit_are_refused_and_nothing_is_written(
 def test_clips_that_do_not_fit_are_refused(tmp_path):
     nir_file.save(network(dtype=torch.float32), tmp_path / "front.nir", 16, 16)
     front = nir_file.load(tmp_path / "front.nir")
-    with raises(InputError, field="x"):
+    with raises(InputError, "x", mentions=("(2, 18, 16)", "(2, 16, 16)")):
         front(torch.zeros(1, 5, 2, 18, 16))
-    with raises(InputError):
+    with raises(InputError, "x", mentions=("at most 5", "got 6")):
         front(torch.zeros(1, 6, 2, 16, 16))
 
 
-def test_without_the_package_the_sentence_says_how_to_get_it(tmp_path, monkeypatch):
+def test_the_missing_package_is_named(tmp_path, monkeypatch):
     assert nir_file.unavailable_reason() is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for attempt in (
         lambda: nir_file.save(network(dtype=torch.float32), tmp_path / "x.nir", 16, 16),
         lambda: nir_file.load(tmp_path / "x.nir"),
     ):
-        with raises(ConfigError, field="to"):
+        with raises(ConfigError, "to", mentions='pip install "ripe-mambaspike[nir]"'):
             attempt()

@@ -64,14 +64,14 @@ def test_damaged_files_and_other_sizes(small, tmp_path):
     place = tmp_path / "step.pt2"
     torch_export.save(graph, place, dynamic=False)
     run, data = torch_export.load(place), place.read_bytes()
-    with raises(InputError, field="inputs"):
+    with raises(InputError, "inputs", place, "(2, 2, 18, 18)"):
         run(*resized(graph, 2, 18, 18).example)
     middle = len(data) // 2
     for damaged in (data[:middle], data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :], b"no", b""):
         place.write_bytes(damaged)
-        with raises(InputError):
+        with raises(InputError, path=place):
             torch_export.load(place)
-    with raises(InputError):
+    with raises(InputError, path=tmp_path / "absent.pt2"):
         torch_export.load(tmp_path / "absent.pt2")
 
 

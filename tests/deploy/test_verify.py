@@ -23,7 +23,7 @@ def corrupt_kernel(monkeypatch, owner, name, factor=1 + 1e-9):
 def test_a_wrong_branch(loud, monkeypatch, owner):
     model = loud()
     corrupt_kernel(monkeypatch, owner, "kernel")
-    with raises(VerificationError, field="deployed"):
+    with raises(VerificationError, "deployed", mentions=("'nmnist'", "training form", "1e-12")):
         fuse(model, quiet=True)
 
 
@@ -85,7 +85,7 @@ def test_a_wrong_tensor_anywhere(loud, monkeypatch, pattern):
 def test_a_wrong_kernel_of_two(loud, monkeypatch, pattern):
     fused = fuse(loud(), quiet=True)
     corrupt_tensor(monkeypatch, f"stages.2.second_conv.{pattern}", lambda t: t * (1 + 1e-9))
-    with raises(VerificationError):
+    with raises(VerificationError, "dual-kernel"):
         dual_kernel(fused, quiet=True)
 
 
@@ -129,7 +129,7 @@ def test_comparing_a_network_with_itself_and_with_another(loud):
     apart = compare_forms(model, other, x)
     assert apart.error > 0.01
     assert apart.flips > 0
-    with raises(VerificationError):
+    with raises(VerificationError, mentions="spikes differ"):
         verify(model, other)
 
 

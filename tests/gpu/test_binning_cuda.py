@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from tests.raising import raises
 
-from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import Recording, make_events
-from ripe_mambaspike.events.batches import bin_batch
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
+from ripe_mambaspike.events.binning import bin_batch
 
 
 def recording_of(count, size, seed):
@@ -48,5 +43,6 @@ def test_many_events_on_one_pixel():
 
 @pytest.mark.parametrize("time_steps", [0, -1, None, 2.5])
 def test_steps_are_checked_as_on_the_cpu(time_steps):
-    with raises(InputError, field="time_steps"):
+    with raises(InputError, field="time_steps") as caught:
         bin_batch([recording_of(10, (34, 34), 0)], time_steps, device="cuda")
+    assert f"got {time_steps}" in str(caught.value)

@@ -9,10 +9,7 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import selective_scan
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
+pytestmark = pytest.mark.usefixtures("exact_float32")
 RELAXED = ForwardMode(relaxed=True)
 
 
@@ -26,12 +23,6 @@ def model():
 @pytest.fixture
 def clip():
     return synthetic_clip(6, 34, 34, samples=2)
-
-
-@pytest.fixture(autouse=True)
-def exact_float32(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
 
 
 def test_float64_forward_is_the_cpus(model, clip):

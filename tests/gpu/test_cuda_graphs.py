@@ -6,8 +6,6 @@ import torch
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.models import cuda_graphs
 
-pytestmark = pytest.mark.gpu
-
 
 @pytest.fixture
 def model():

@@ -14,17 +14,8 @@ from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
+pytestmark = pytest.mark.usefixtures("exact_float32")
 RELAXED = ForwardMode(relaxed=True)
-
-
-@pytest.fixture(autouse=True)
-def exact_float32(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
 
 
 def network(**fields):

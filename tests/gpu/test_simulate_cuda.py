@@ -1,16 +1,10 @@
 """The simulated camera on a CUDA device: bins are its events, and the CPU's to rounding. Run by `make test-gpu`."""
 
-import pytest
 import torch
 
 from ripe_mambaspike.events.simulate.calibrate import count_events
 from ripe_mambaspike.events.simulate.fitted import load_calibration, simulate_picture_bins, simulate_pictures
 from ripe_mambaspike.events.simulate.gestures import draw_clip, render
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
 
 
 def test_saccades():

@@ -7,8 +7,6 @@ from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.membrane_attention import triton_fire
 from stateful import PIECES, RUNS, STEPS, Setting, check_pieces, check_samples
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
-
 EXACT = ("norm_fire", "enter_fire", "pooled_rates")  # no sum that is cut differently for a piece
 
 

@@ -14,7 +14,6 @@ from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.streamer import Streamer
 from ripe_mambaspike.models.base import clip_logits
 
-pytestmark = pytest.mark.gpu
 SENSOR = (34, 34)
 
 

@@ -8,10 +8,11 @@ import torch
 from tests.models.saved_folder import rewrite_tensors
 
 from ripe_mambaspike import from_pretrained, fuse
-from ripe_mambaspike.deploy.quantize.convert import save_stored, to_float16, to_int8
+from ripe_mambaspike.deploy.quantize.convert import to_float16, to_int8
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.input_checks import nan_where_not_finite
+from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.ops.backend import kernels
@@ -54,8 +55,8 @@ def test_a_variance_below_zero(small, tmp_path):
 def stored_networks(small, tmp_path_factory):
     """The folder of a network stored in int8, and of one in float16."""
     fused, folder = fuse(small(), quiet=True), tmp_path_factory.mktemp("stored")
-    save_stored(fused, to_int8(fused, synthetic_clip(5, 16, 16, samples=8))[0], folder / "int8")
-    save_stored(fused, to_float16(fused), folder / "float16")
+    save_pretrained(fused, folder / "int8", stored=to_int8(fused, synthetic_clip(5, 16, 16, samples=8))[0])
+    save_pretrained(fused, folder / "float16", stored=to_float16(fused))
     return folder
 
 

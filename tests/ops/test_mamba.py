@@ -9,6 +9,7 @@ from ripe_mambaspike.ops.mamba_inner import MambaState
 from ripe_mambaspike.ops.mamba_inner.reference import causal_conv
 
 B, WIDTH, INNER, RANK = 2, 6, 12, 1
+STATE_NAMES = ("conv", "ssm", "initial_state")
 
 
 def draw(*shape, scale=1.0):
@@ -86,23 +87,25 @@ def test_same_bits_whatever_the_memory_held(reproducible, fn, slow, inputs):
     reproducible(fn, inputs(33))
 
 
+@pytest.mark.parametrize("state", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 2, 1, 29), (16, 17)])
 @cases
-def test_pieces_equal_one_call(agree_in_float32, over_time, fn, slow, inputs, sizes):
+def test_pieces_equal_one_call(agree_in_float32, over_time, fn, slow, inputs, sizes, state):
     def in_pieces(x, **given):
         if fn is causal_conv:
-            before = given.pop("initial_state")
+            before = given.pop("initial_state", None)
             return over_time(lambda x, state: causal_conv(x, **given, initial_state=state), [x], sizes, before)
-        before = (given.pop("conv"), given.pop("ssm"))
+        before = (given.pop("conv", None), given.pop("ssm", None))
         return over_time(lambda x, state: run_mamba(x, *state, **given), [x], sizes, before)
 
-    agree_in_float32(in_pieces, fn, inputs(33), tolerance=4e-6)
+    given = {k: v for k, v in inputs(33).items() if state or k not in STATE_NAMES}
+    agree_in_float32(in_pieces, fn, given, tolerance=4e-6)
 
 
 @cases
 def test_bfloat16(close_in_bfloat16, fn, slow, inputs):
     """Without states; the hidden state of the scan is float32, what the convolution remembers is its input."""
-    given = {k: v for k, v in inputs(33).items() if k not in ("conv", "ssm", "initial_state")}
+    given = {k: v for k, v in inputs(33).items() if k not in STATE_NAMES}
     close_in_bfloat16(lambda **leaves: fn(**leaves)[0], given, 4e-2, gradient_tolerance=8e-2)
 
 

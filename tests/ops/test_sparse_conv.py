@@ -128,12 +128,15 @@ def test_other_layouts_of_the_same_tensors():
 def test_what_it_refuses(choice):
     spikes, now, before, bias = drawn(1, 2, 4, 4, 8, 16)
     with kernels(choice):
-        with raises(InputError, field="spikes"):
+        with raises(InputError, field="spikes") as caught:
             accumulate_conv(spikes * 2, now, before, bias)
-        with raises(InputError, field="spikes"):
+        assert "above 1" in str(caught.value)
+        with raises(InputError, field="spikes") as caught:
             accumulate_conv(spikes.float(), now, before, bias)
-        with raises(InputError, field="stride"):
+        assert "torch.float32" in str(caught.value)
+        with raises(InputError, field="stride") as caught:
             accumulate_conv(spikes, now, before, bias, 3)
+        assert "got 3" in str(caught.value)
         with raises(InputError, field="weight_before"):
             accumulate_conv(spikes, now, before[:, :4], bias)
         with raises(InputError, field="weight_now"):

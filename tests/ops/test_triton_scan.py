@@ -1,7 +1,7 @@
 """However the Triton scan cuts a sequence, lays out its channels and saves memory, it gives the reference's numbers."""
 
 import pytest
-from tests.ops.operator_cases import Run, check, mamba_inputs
+from tests.ops.operator_cases import Run, assert_same_bits, check, evaluate, mamba_inputs
 
 triton_scan = pytest.importorskip("ripe_mambaspike.ops.mamba_inner.triton_scan", reason="Triton is not installed")
 from ripe_mambaspike.ops.mamba_inner import triton, triton_conv, triton_scan_plan  # noqa: E402
@@ -38,8 +38,7 @@ def test_tiles_as_long_as_on_a_gpu(states):
 @pytest.mark.parametrize(("lanes", "channels"), [(8, 16), (16, 16), (32, 32), (8, 19)])
 def test_lanes_share_the_states_of_a_channel(lanes, channels, monkeypatch, chunks_of):
     """Whole tiles and blocks of channels as well as cut ones."""
-    (constant,) = [name for name in dir(triton_scan_plan) if name.endswith("_LANES")]
-    monkeypatch.setattr(triton_scan_plan, constant, lanes)
+    monkeypatch.setattr(triton_scan_plan, "MIN_LANES", lanes)
     chunks_of(8)
     check("mamba_inner", mamba_inputs(1, 16 + channels % 16, 2, channels, states=16), RUN)
 
@@ -75,6 +74,15 @@ def test_samples_in_turn_when_scratch_is_short(monkeypatch, chunks_of):
     check("mamba_inner", mamba_inputs(3, 6, 1, 6), RUN)
 
 
+def test_the_same_bits_in_chunks_whatever_memory_held(chunks_of, request):
+    chunks_of(8)
+    i = mamba_inputs(1, 10, 1, 6)
+    first = evaluate("mamba_inner", i, RUN)
+    request.getfixturevalue("poisoned_empty")
+    for _ in range(2):
+        assert_same_bits(evaluate("mamba_inner", i, RUN), first)
+
+
 def test_convolution_gradients_over_segments(chunks_of, monkeypatch):
     monkeypatch.setattr(triton_conv, "SEGMENT", 8)
     monkeypatch.setattr(triton_conv, "TILE_ELEMENTS", 64)  # tiles of four tokens
@@ -99,3 +107,4 @@ def test_chunks_cover_the_sequence_once(batch, length, channels):
     chunk, chunks = triton_scan_plan.cut_of(sizes)
     assert chunk % 16 == 0
     assert (chunks - 1) * chunk < length <= chunks * chunk
+    assert chunks == 1 or sizes.sequences * sizes.blocks() < triton_scan_plan.MIN_BACKWARD_PROGRAMS

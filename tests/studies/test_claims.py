@@ -1,6 +1,9 @@
 """The paper's claims: all are checked, those that must hold do, and a wrong network or number is noticed."""
 
 import math
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from tests.raising import raises
@@ -9,9 +12,9 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.attention import ATTENTIONS, MembraneAttention
 from ripe_mambaspike.nn.repconv import AveragePool
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
-from ripe_mambaspike.studies.claims import GROUPS, Claim, run_claims
+from ripe_mambaspike.studies.claims import GROUPS, Claim, run_claims, verdict
 from ripe_mambaspike.studies.claims import tdm as tdm_checks
-from ripe_mambaspike.studies.claims.verdict import UNEXPLAINED, ClaimSource, printed_value, rounds_to
+from ripe_mambaspike.studies.claims.verdict import UNEXPLAINED, count, exact, millions, number, printed_value, rounds_to
 
 # Integers that a right implementation must give, by the claim that shows them.
 INTEGERS = {
@@ -119,15 +122,15 @@ def test_differs(claims, id):
     assert claims[id].verdict == "differs", claims[id]
 
 
-def test_dual_kernel_cost_is_said(claims):
+def test_the_cost_of_dual_kernels_is_in_the_remark(claims):
     assert "285,696" in claims["dual.network"].reason
     assert "1,155,289" in claims["dual.network"].reason
 
 
-def test_groups_can_be_chosen_and_heard():
-    heard: list[str] = []
-    found = run_claims(["energy", "comparisons"], heard.append)
-    assert heard == ["energy", "comparisons"]
+def test_groups_can_be_chosen_and_are_reported():
+    reported: list[str] = []
+    found = run_claims(["energy", "comparisons"], reported.append)
+    assert reported == ["energy", "comparisons"]
     assert {claim.group for claim in found} == {"energy", "comparisons"}
     assert found == run_claims(["energy", "comparisons"])
     with raises(InputError, field="groups") as caught:
@@ -135,7 +138,28 @@ def test_groups_can_be_chosen_and_heard():
     assert all(part in str(caught.value) for part in ("'nonsense'", *GROUPS))
 
 
-PLACE = ClaimSource("group", "place")
+@pytest.fixture
+def checked(monkeypatch):
+    """A comparison with what the paper says, as a claim."""
+
+    def check(compare, paper, ours, **texts):
+        entry = {"statement": "", "paper": paper, **texts}
+        monkeypatch.setattr(verdict, "_statements", lambda: {"id": ("a place", entry)})
+        return compare("id", ours)
+
+    return check
+
+
+def test_every_statement_is_checked(claims):
+    used = {claim.id for claim in claims.values()}
+    for id in verdict._statements():
+        pattern = re.sub(r"\\\{\w+\\\}", ".+", re.escape(id))
+        assert any(re.fullmatch(pattern, one) for one in used), id
+
+
+def test_the_papers_words_ship_in_a_wheel():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["package-data"]["ripe_mambaspike.studies.claims"] == ["*.yaml"]
 
 
 def test_printed_value_is_read():
@@ -147,7 +171,7 @@ def test_printed_value_is_read():
 
 
 @pytest.mark.parametrize(
-    ("ours", "paper", "verdict"),
+    ("ours", "paper", "holds"),
     [
         (0.875122, "0.875 M", True),
         (0.8757, "0.875 M", False),
@@ -159,26 +183,31 @@ def test_printed_value_is_read():
         (math.inf, "1.0", False),
     ],
 )
-def test_rounding_decides(ours, paper, verdict):
-    assert rounds_to(ours, paper) is verdict
-    assert PLACE.number("id", "", paper, ours).verdict == ("holds" if verdict else "differs")
+def test_rounding_decides(checked, ours, paper, holds):
+    assert rounds_to(ours, paper) is holds
+    assert checked(number, paper, ours).verdict == ("holds" if holds else "differs")
 
 
-def test_verdicts_can_fail():
-    assert PLACE.count("id", "", 10, 10).verdict == "holds"
-    assert PLACE.count("id", "", 10, 11).verdict == "differs"
-    assert PLACE.millions("id", "", "0.870 M", 869_593).verdict == "holds"
-    assert PLACE.millions("id", "", "0.870 M", 875_122).verdict == "differs"
-    assert PLACE.exact("id", "", 1e-13).verdict == "holds"
-    assert PLACE.exact("id", "", 1e-11).verdict == "differs"
-    assert PLACE.exact("id", "", math.nan).verdict == "differs"
+@pytest.mark.parametrize(
+    ("compare", "paper", "holding", "differing"),
+    [
+        (count, 10, 10, 11),
+        (millions, "0.870 M", 869_593, 875_122),
+        (exact, "exact", 1e-13, 1e-11),
+        (exact, "exact", 1e-12, math.nan),
+    ],
+)
+def test_verdicts_can_fail(checked, compare, paper, holding, differing):
+    assert checked(compare, paper, holding).verdict == "holds"
+    assert checked(compare, paper, differing).verdict == "differs"
 
 
-def test_reason_and_remark_follow_the_verdict():
-    kept = PLACE.count("id", "", 1, 1, reason="why", remark="by the way")
-    failed = PLACE.count("id", "", 1, 2, reason="why", remark="by the way")
-    assert (kept.reason, failed.reason) == ("by the way", "why")
-    assert PLACE.count("id", "", 1, 2).reason == UNEXPLAINED
+def test_reason_and_remark_follow_the_verdict(checked):
+    texts = {"reason": "why", "remark": "by the way"}
+    assert checked(count, 1, 1, **texts).reason == "by the way"
+    assert checked(count, 1, 2, **texts).reason == "why"
+    assert checked(count, 1, 2).reason == UNEXPLAINED
+    assert (checked(count, 1, 2).where, checked(count, 1, 2).paper) == ("a place", "1")
 
 
 def test_wrong_fusion_is_caught(monkeypatch):

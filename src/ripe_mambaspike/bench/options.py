@@ -6,13 +6,13 @@ The text under a field is its line of `--help`. None takes the default of the de
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-import tyro
+from ripe_mambaspike.command_options import Count, Counts, Number, option
 
-Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
-Counts = Annotated[list[int], tyro.conf.arg(metavar="N")]
-Number = Annotated[int, tyro.conf.arg(metavar="N")]
-ModelName = Annotated[str, tyro.conf.arg(metavar="MODEL")]
+ModelName = Annotated[str, option("MODEL")]
 Precision = Literal["float32", "bfloat16"]
+OptionalPrecision = Annotated[Precision | None, option("{float32,bfloat16}")]
+BothPrecisions = Literal["float32", "bfloat16", "both"]
+WithReference = Annotated[bool, option(text="Do not time the reference path; results are still compared with it.")]
 
 
 @dataclass
@@ -20,9 +20,9 @@ class BenchOptions:
     """What every benchmark takes."""
 
     repeats: Count = None
-    """Calls that are timed; by default 5 on the CPU and 50 on CUDA."""
-    device: Literal["cpu", "cuda"] | None = None
-    """cpu or cuda; by default CUDA where there is one."""
+    """Calls that are timed. Default: 5 on the CPU and 50 on CUDA."""
+    device: Annotated[Literal["cpu", "cuda"] | None, option("{cpu,cuda}")] = None
+    """cpu or cuda. Default: CUDA where there is one."""
 
 
 @dataclass
@@ -32,37 +32,37 @@ class InferOptions(BenchOptions):
     model: ModelName = "dvsgesture"
     """A registered RIPE-MambaSpike (see ripe models)."""
     batches: Counts = field(default_factory=list)
-    """Batch sizes; by default 1 on the CPU and 1 8 64 on CUDA."""
-    precision: Literal["float32", "bfloat16", "both"] = "both"
+    """Batch sizes. Default: 1 on the CPU and 1 8 64 on CUDA."""
+    precision: BothPrecisions = "both"
     """Precision of the products."""
     time_steps: Count = None
-    """Time steps of a clip; by default the network's own."""
-    side: Count = None
-    """Side of the square input; by default the network's own."""
+    """Time steps of a clip. Default: the network's own."""
+    in_size: Count = None
+    """Side of the square input. Default: the network's own."""
     baseline: ModelName = "mamba-spike"
     """The Mamba-Spike to compare with; none to leave it out."""
-    reference: bool = True
-    """Whether to time the reference path too. The results are compared with its results either way."""
+    reference: WithReference = True
 
 
 @dataclass
 class TrainOptions(BenchOptions):
     """Time one training step: our kernels and the plain-PyTorch reference path."""
 
-    recipe: Literal["dvsgesture", "nmnist", "dailydvs200"] | None = None
-    """Sets network, batch and passes; by default dvsgesture on CUDA and nmnist with batch 16 on the CPU."""
+    recipe: Annotated[
+        Literal["dvsgesture", "nmnist", "dailydvs200"] | None, option("{dvsgesture,nmnist,dailydvs200}")
+    ] = None
+    """Sets network, batch and passes. Default: dvsgesture on CUDA and nmnist with batch 16 on the CPU."""
     batch: Count = None
-    """Clips of a batch; by default the recipe's."""
-    passes: Literal[1, 2] | None = None
-    """The hard pass alone (1), or the relaxed pass too (2); by default the recipe's."""
-    precision: Precision | None = None
-    """Precision of the products; by default float32 on the CPU and bfloat16 on CUDA."""
+    """Clips of a batch. Default: the recipe's."""
+    passes: Annotated[Literal[1, 2] | None, option("{1,2}")] = None
+    """The hard pass alone (1), or the relaxed pass too (2). Default: the recipe's."""
+    precision: OptionalPrecision = None
+    """Precision of the products. Default: float32 on the CPU and bfloat16 on CUDA."""
     time_steps: Count = None
-    """Time steps of a clip; by default the network's own."""
-    side: Count = None
-    """Side of the square input; by default the network's own."""
-    reference: bool = True
-    """Whether to time the reference path too. Loss and gradients are compared with its own either way."""
+    """Time steps of a clip. Default: the network's own."""
+    in_size: Count = None
+    """Side of the square input. Default: the network's own."""
+    reference: WithReference = True
 
 
 @dataclass
@@ -70,14 +70,14 @@ class OperatorOptions(BenchOptions):
     """Time every fused operator, forward and with backward, at the sizes of the DVS-Gesture network."""
 
     batch: Count = None
-    """Clips of a batch; by default 1 on the CPU and 32 on CUDA."""
+    """Clips of a batch. Default: 1 on the CPU and 32 on CUDA."""
     time_steps: Number = 16
     """Time steps of a clip."""
-    side: Number = 128
+    in_size: Number = 128
     """Side of the square input from which the operators' sizes follow."""
-    precision: Literal["float32", "bfloat16", "both"] | None = None
-    """Precision of the activations; by default float32 on the CPU and both on CUDA."""
-    only: Annotated[list[str], tyro.conf.arg(metavar="NAME")] = field(default_factory=list)
+    precision: Annotated[BothPrecisions | None, option("{float32,bfloat16,both}")] = None
+    """Precision of the activations. Default: float32 on the CPU and both on CUDA."""
+    only: Annotated[list[str], option("NAME")] = field(default_factory=list)
     """Only these operators."""
 
 
@@ -88,10 +88,10 @@ class ScanOptions(BenchOptions):
     model: ModelName = "dvsgesture"
     """A registered RIPE-MambaSpike (see ripe models)."""
     batch: Count = None
-    """Clips of a batch; by default 1 on the CPU and 64 on CUDA."""
-    precision: Precision | None = None
-    """Precision of the products; by default float32 on the CPU and bfloat16 on CUDA."""
-    sides: Counts = field(default_factory=lambda: [34, 48, 64, 96, 128, 160, 192, 224])
+    """Clips of a batch. Default: 1 on the CPU and 64 on CUDA."""
+    precision: OptionalPrecision = None
+    """Precision of the products. Default: float32 on the CPU and bfloat16 on CUDA."""
+    in_size: Counts = field(default_factory=lambda: [34, 48, 64, 96, 128, 160, 192, 224])
     """Sides of the square input."""
     time_steps: Counts = field(default_factory=lambda: [4, 8, 12, 16, 20, 24, 32])
     """Time steps of a clip."""

@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ripe_mambaspike.cli.account_tables import show_account, show_sweep
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
-from ripe_mambaspike.cli.output import print_json
+from ripe_mambaspike.cli.output import print_json, print_warnings
 from ripe_mambaspike.cli.progress import progress_bar
+from ripe_mambaspike.command_options import Count, CropArea, Json, SensorSize, Settings, option
 from ripe_mambaspike.errors import ConfigError
+
+SweepName = Literal["in_size", "time_steps", "width", "num_tokens"]
 
 
 @dataclass
@@ -27,30 +29,29 @@ class AccountCommand:
     and recordings (count, sums, spikes, spikes_that_differ, rates, additions, files).
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = "dvsgesture"
+    model: Annotated[str, tyro.conf.Positional, option("MODEL")] = "dvsgesture"
     """A registered network (see ripe models), or the folder of a run or of a saved network."""
-    in_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    in_size: Count = None
     """Side of the square input. Default: the network's own."""
-    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    time_steps: Count = None
     """Time steps of a clip. Default: the network's own."""
-    set: Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE")] = field(default_factory=list)
+    set: Settings = field(default_factory=list)
     """More config fields, for example: --set attention=grouped neurons=lif num_tokens=64."""
-    input: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    input: Annotated[Path | None, option("FILE")] = None
     """Binned events to measure spikes on: a .npy or .npz file with one array [T, 2, H, W]."""
-    recordings: Annotated[tuple[Path, ...] | None, tyro.conf.arg(metavar="FILE …")] = None
+    recordings: Annotated[tuple[Path, ...] | None, option("FILE …")] = None
     """Recordings to measure spikes, additions and energy on, binned as in training."""
-    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    limit: Count = None
     """Use only the first N of --recordings. Default: all."""
     sensor_size: SensorSize = None
     """With --recordings: their sensor, whatever the files say. Default: the sensor of training."""
     crop: CropArea = None
     """With --recordings: the part of the sensor that is binned. Default: as in training."""
-    sweep: Literal["resolution", "steps", "width", "tokens"] | None = None
+    sweep: Annotated[SweepName | None, option("{in_size,time_steps,width,num_tokens}")] = None
     """Instead, print one of the paper's cost tables beside ours."""
-    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    plot: Annotated[Path | None, option("FILE")] = None
     """With --sweep: also draw it into this .png, .svg or .pdf file."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import account
@@ -76,9 +77,9 @@ class AccountCommand:
         from ripe_mambaspike import account_sweep
 
         assert self.sweep is not None
-        for option, given in (("--input", self.input), ("--recordings", self.recordings)):
+        for name, given in (("--input", self.input), ("--recordings", self.recordings)):
             if given:
-                raise ConfigError(f"{option}: expected none with --sweep, which measures no spikes", field=option)
+                raise ConfigError(f"{name}: expected none with --sweep, which measures no spikes", field=name)
         sizes = {"in_size": self.in_size, "time_steps": self.time_steps}
         made = account_sweep(self.model, self.sweep, **sizes, fields=read_fields(self.set))
         if self.plot is not None:

@@ -4,28 +4,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.cli.progress import progress_bar
+from ripe_mambaspike.command_options import Flag, Json, Number, option
 
 
 @dataclass
 class CalibrateCommand:
     """Fit the simulated camera on two thirds of 600 N-MNIST recordings, and compare it on the other third."""
 
-    real: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    real: Annotated[Path, option("DIR")]
     """The recordings: Train/DIGIT/NNNNN.bin, numbers 1 to 600."""
-    images: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    images: Annotated[Path, option("DIR")]
     """MNIST's IDX files; recording NNNNN shows training image NNNNN − 1."""
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("calibration")
+    out: Annotated[Path, option("DIR")] = Path("calibration")
     """Where the fitted parameters and the report go."""
-    rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 240
+    rounds: Number = 240
     """Steps of the fit."""
-    keep: bool = False
+    keep: Flag = False
     """Do not fit; compare the parameters that ship."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import calibrate_camera
@@ -47,7 +45,12 @@ def _show(document: dict[str, Any], folder: Path) -> None:
         ("ON share", f"{share['real']:.4f}", f"{share['simulated']:.4f}", "within 0.02"),
         ("event image, correlation", "", f"{document['image_correlation']['mean']:.4f}", "0.90"),
         ("ten-bin sequence, correlation", "", f"{document['sequence_correlation']['mean']:.4f}", "0.75"),
-        ("told apart by simple statistics", "", f"{document['separability']['accuracy']:.1%}", "below 75 %"),
+        (
+            "recognized by simple statistics",
+            "",
+            f"{document['separability']['accuracy']:.1%}",
+            "below 75 %",
+        ),
     ]
     rows += [
         (f"interval, {name}", f"{each['real']:.1f} µs", f"{each['simulated']:.1f} µs", "")

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.cli.progress import progress_bar
+from ripe_mambaspike.command_options import Flag, Json
 
 
 @dataclass
 class CheckCommand:
     """Test every claim of the paper that needs no data, and list which hold and which differ."""
 
-    differing: bool = False
+    differing: Flag = False
     """Show only the claims that differ."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import run_claims

@@ -1,13 +1,10 @@
 """`ripe eval`: the accuracy of a saved network on a split of a dataset."""
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
-from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_message, print_table
+from ripe_mambaspike.command_options import Checkpoint, DeviceName, Flag, Folder, Json, option
 
 
 @dataclass
@@ -16,59 +13,42 @@ class EvalCommand:
 
     Top-5 is left out where there are five classes or fewer: it would always be 100 %.
 
-    On the split that a run reported, it gives the reported number again, for the training and for the fused form.
+    On the split that a run reported, the result is the reported one, for the training and for the fused form.
     """
 
-    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    checkpoint: Checkpoint
     """The folder of a run, or of a saved network."""
-    dataset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """The dataset (see ripe data sets); by default the one it was trained on."""
-    root: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the dataset; by default as in the run's recipe, or data/NAME."""
+    dataset: Annotated[str | None, option("NAME")] = None
+    """The dataset (see ripe data sets). Default: the one it was trained on."""
+    root: Folder = None
+    """Folder of the dataset. Default: as in the run's recipe, or data/NAME."""
     split: Literal["train", "val", "test"] = "test"
     """Which clips."""
-    partition: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    partition: Annotated[str | None, option("NAME")] = None
     """How the dataset is split, where there are several ways."""
-    store: Annotated[str | None, tyro.conf.arg(metavar="KEY|current")] = None
-    """The preparation of the dataset (see ripe data list); by default the one it was trained on."""
-    fused: bool = False
+    store: Annotated[str | None, option("KEY|current")] = None
+    """The preparation of the dataset (see ripe data list). Default: the one it was trained on."""
+    fused: Flag = False
     """Fuse the network first."""
-    shuffle: bool = False
-    """Put every clip's time steps into a random order: what the network loses is what it knew from time."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    shuffle: Flag = False
+    """Put every clip's time steps into a random order, to see how much of the accuracy depends on their order."""
+    device: DeviceName = "auto"
     """Where to compute."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import evaluate
+        from ripe_mambaspike.deploy.fuse.checkpoint import load_fused
 
         found = evaluate(
-            self.checkpoint,
-            dataset=self.dataset,
-            root=self.root,
-            split=self.split,
-            partition=self.partition,
-            store=self.store,
-            shuffle=self.shuffle,
-            device=self.device,
-            model=_fused(self.checkpoint) if self.fused else None,
-        )
+            self.checkpoint, dataset=self.dataset, root=self.root, split=self.split, partition=self.partition,
+            store=self.store, shuffle=self.shuffle, device=self.device,
+            model=load_fused(self.checkpoint) if self.fused else None,
+        )  # fmt: skip
         if found.note:
-            print(f"ripe: {'note' if found.trained_on_store else 'warning'}: {found.note}", file=sys.stderr)
+            print_message(f"{'note' if found.trained_on_store else 'warning'}: {found.note}")
         print_json(found.to_dict()) if self.json else show_evaluation(found.to_dict())
         return 0
-
-
-def _fused(checkpoint: Path) -> Any:
-    from ripe_mambaspike.deploy.fuse.convert import fuse
-    from ripe_mambaspike.models.labels import find_checkpoint
-    from ripe_mambaspike.models.pretrained import from_pretrained
-    from ripe_mambaspike.models.ripe import RipeMambaSpike
-
-    model = from_pretrained(find_checkpoint(checkpoint))
-    trained = isinstance(model, RipeMambaSpike) and model.config.form == "training"
-    return fuse(model, quiet=True) if trained else model
 
 
 def show_evaluation(document: dict[str, Any]) -> None:

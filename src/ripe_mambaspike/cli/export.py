@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
-from ripe_mambaspike.cli.data.recordings import print_warnings
 from ripe_mambaspike.cli.export_tables import show_export
-from ripe_mambaspike.cli.output import print_json
+from ripe_mambaspike.cli.output import print_json, print_warnings
 from ripe_mambaspike.cli.progress import progress_bar
+from ripe_mambaspike.command_options import Checkpoint, Count, Flag, Folder, Json, Number, option
 
-Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE …")]
+Files = Annotated[tuple[Path, ...], option("FILE …")]
 
 
 @dataclass
@@ -23,33 +21,32 @@ class ExportCommand:
     network that from_pretrained loads, for NIR the spiking front-end.
     """
 
-    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    checkpoint: Checkpoint
     """The folder of a run (its best network is taken), or of a saved network."""
-    to: Annotated[str, tyro.conf.arg(metavar="FORMAT")]
+    to: Annotated[str, option("FORMAT")]
     """safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (CONTRIBUTING.md)."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    out: Folder = None
     """The folder to write. Default: export/FORMAT-WEIGHTS in the run's folder, or in NETWORK-export."""
     weights: Literal["fp32", "fp16", "int8"] = "fp32"
     """Precision of the stored weights. int8 weights are calibrated on training recordings."""
-    graphs: tuple[Literal["clip", "step", "tail"], ...] = ()
+    graphs: Annotated[tuple[Literal["clip", "step", "tail"], ...], option("{clip,step,tail} …")] = ()
     """Which graphs to write. Default: all that the network has."""
-    static: bool = False
+    static: Flag = False
     """Fix the batch size to 1 and the resolution to that of training. Some formats need it."""
-    opset: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    opset: Count = None
     """ONNX opset. Default: a recent one."""
-    check: bool = False
+    check: Flag = False
     """Run the export and PyTorch on recordings, and compare outputs, labels and time. An export that does not agree is
     not kept."""
     recordings: Files = ()
     """Recordings to check on. Default: up to --clips test recordings of the dataset it was trained on."""
     calibration: Files = ()
     """Recordings to calibrate int8 weights on. Default: training recordings of the dataset it was trained on."""
-    clips: Annotated[int, tyro.conf.arg(metavar="N")] = 100
+    clips: Number = 100
     """How many test recordings to check on."""
-    root: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    root: Folder = None
     """Folder of the dataset. Default: as in the run's recipe."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import export

@@ -1,24 +1,20 @@
 """`ripe fuse`: the deployed form of a trained network."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from ripe_mambaspike.cli.output import console, print_json
+from ripe_mambaspike.command_options import Checkpoint, Folder, Json
 
 
 @dataclass
 class FuseCommand:
     """Fuse a trained network into one kernel for each convolution, verify the result, and save it."""
 
-    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    checkpoint: Checkpoint
     """The folder of a run (its best network is taken), or of a saved network in its training form."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    out: Folder = None
     """The folder to write. Default: fused/ in the run's folder, or beside the network's."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import fuse_checkpoint

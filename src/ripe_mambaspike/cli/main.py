@@ -2,50 +2,60 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Union
 
 import tyro
 
 from ripe_mambaspike import __version__
 from ripe_mambaspike.cli.account import AccountCommand
-from ripe_mambaspike.cli.bench import BenchCommand
+from ripe_mambaspike.cli.bench import BENCH_COMMANDS
 from ripe_mambaspike.cli.check import CheckCommand
-from ripe_mambaspike.cli.data import DataCommand
+from ripe_mambaspike.cli.data import DATA_COMMANDS
 from ripe_mambaspike.cli.eval import EvalCommand
 from ripe_mambaspike.cli.export import ExportCommand
 from ripe_mambaspike.cli.fuse import FuseCommand
 from ripe_mambaspike.cli.models import ModelsCommand
 from ripe_mambaspike.cli.openmp import limit_openmp_spin
+from ripe_mambaspike.cli.output import print_message
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.cli.recipes import RecipesCommand, show_fields
+from ripe_mambaspike.cli.report import ReportCommand
 from ripe_mambaspike.cli.seeds import SeedsCommand
 from ripe_mambaspike.cli.serve import ServeCommand
-from ripe_mambaspike.cli.sim import SimCommand
+from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
-from ripe_mambaspike.cli.train import TrainCommand, gather_settings
+from ripe_mambaspike.cli.train import TrainCommand, complete_resume, gather_settings
 from ripe_mambaspike.errors import ConfigError, RipeError
 
 COMMANDS = {
     "account": AccountCommand,
-    "bench": BenchCommand,
+    "bench": (BENCH_COMMANDS, "Measure speed and memory, beside the plain-PyTorch reference path and Mamba-Spike."),
     "check": CheckCommand,
-    "data": DataCommand,
+    "data": (DATA_COMMANDS, "Look at recordings, convert them, and prepare datasets for training."),
     "eval": EvalCommand,
     "export": ExportCommand,
     "fuse": FuseCommand,
     "models": ModelsCommand,
     "predict": PredictCommand,
     "recipes": RecipesCommand,
+    "report": ReportCommand,
     "seeds": SeedsCommand,
     "serve": ServeCommand,
-    "sim": SimCommand,
+    "sim": (SIM_COMMANDS, "Simulate recordings, and fit the simulated camera to real ones."),
     "stream": StreamCommand,
     "train": TrainCommand,
 }
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command
-    "account": {"--resolution": "--in-size", "--steps": "--time-steps"},
-    "bench": {"--steps": "--time-steps"},
+    "account": {
+        "--resolution": "--in-size",
+        "--steps": "--time-steps",
+        "--sweep resolution": "--sweep in_size",
+        "--sweep steps": "--sweep time_steps",
+        "--sweep tokens": "--sweep num_tokens",
+    },
+    "bench": {"--steps": "--time-steps", "--side": "--in-size", "--sides": "--in-size"},
     "eval": {"--cut": "--partition"},
     "predict": {"--steps": "--time-steps"},
     "serve": {"--most-events": "--max-events", "--most-seconds": "--max-seconds"},
@@ -61,22 +71,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["--version"]:
         print(f"ripe {__version__}")
         return 0
+    command = None
     try:
         _check_renamed(words)
         command = _parse(words)
         if isinstance(command, int):
             return command
         limit_openmp_spin()
-        if not isinstance(command, DataCommand):  # which does not use torch
+        if words[0] != "data":  # which does not use torch
             from ripe_mambaspike.ops.memory import keep_freed_memory
 
             keep_freed_memory()
-        return command.run()
+        return int(command.run())
     except RipeError as error:
-        return _fail(str(error))
+        return _fail(_name_option(error, command))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            return _fail("not enough memory; try a smaller --grid or --in-size, or fewer --time-steps")
+            return _fail("not enough memory" + _smaller(command))
         raise
     except KeyboardInterrupt:
         return 130
@@ -87,28 +98,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"ripe: {message}", file=sys.stderr)
+    print_message(message)
     return 2
+
+
+def _name_option(error: RipeError, command: Any) -> str:
+    """The message with an option written as it was given: --time-steps for time_steps, --queue for queue_events."""
+    field, options = error.field or "", getattr(command, "__dataclass_fields__", ())
+    for name in (field, field.rpartition("_")[0]):
+        if name in options and str(error).startswith(f"{field}: "):
+            return f"--{name.replace('_', '-')}{str(error)[len(field) :]}"
+    return str(error)
+
+
+def _smaller(command: Any) -> str:
+    """Which options of the command need less memory when they are smaller."""
+    if hasattr(command, "set") and hasattr(command, "recipe"):
+        return "; try a smaller schedule.batch_size, data.grid or data.time_steps (with --set)"
+    names = ("batches", "batch", "grid", "in_size", "time_steps")
+    options = [f"--{name.replace('_', '-')}" for name in names if hasattr(command, name)]
+    return f"; try a smaller {' or '.join(options)}" if options else ""
 
 
 def _check_renamed(words: list[str]) -> None:
     renamed = RENAMED_OPTIONS.get(words[0], {}) if words else {}
-    for word in words:
+    for word in (*words, *map(" ".join, pairwise(words))):  # options, and options with their values
         if word in renamed:
-            raise ConfigError(f"{word}: expected {renamed[word]}, got its earlier name", field=word)
+            raise ConfigError.expected(word, renamed[word], "its earlier name")
+
+
+def _choices(commands: Mapping[str, Any], brief: bool = False) -> Any:
+    """The commands as subcommands; a pair is a group of commands and its description."""
+    choices: list[Any] = []
+    for name, command in commands.items():
+        text = command.__doc__.partition("\n")[0] if brief else None
+        if isinstance(command, tuple):
+            command, text = _choices(command[0]), command[1]
+        choices.append(Annotated[command, tyro.conf.subcommand(name, description=text)])
+    return Union[tuple(choices)]  # noqa: UP007
 
 
 def _parse(words: list[str]) -> Any:
     """The parsed command, or an exit code after help or an error that the parser has printed."""
-    commands = tuple(Annotated[command, tyro.conf.subcommand(name)] for name, command in COMMANDS.items())
-    choices: Any = Union[commands]  # noqa: UP007
     try:
         return tyro.cli(
-            choices,
+            _choices(COMMANDS, brief=words[:1] in (["-h"], ["--help"])),
             prog="ripe",
             description=DESCRIPTION,
-            args=gather_settings(words),
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+            args=gather_settings(complete_resume(words)),
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
         )
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0

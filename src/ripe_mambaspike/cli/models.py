@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ripe_mambaspike.cli.output import console, number, print_json, print_table
+from ripe_mambaspike.cli.output import console, format_number, print_json, print_table
 from ripe_mambaspike.cli.progress import progress_bar
+from ripe_mambaspike.command_options import Flag, Json
 
 
 @dataclass
 class ModelsCommand:
     """List the registered networks with their cost; with --verify build, fuse and check each one."""
 
-    verify: bool = False
+    verify: Flag = False
     """Build each network, fuse it, make its accumulate-only form, and compare all three in float64."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike.account.registered import describe_models
@@ -50,7 +50,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['training']:,}",
         f"{row['deployed']:,}",
         f"{row['fp16_bytes'] / 1e6:.2f}",
-        number(row["flops"] / 1e9),
+        format_number(row["flops"] / 1e9),
     ]
 
 

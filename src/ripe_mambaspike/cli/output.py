@@ -1,8 +1,11 @@
-"""Output of the commands: one JSON document and nothing else, or tables."""
+"""Output of the commands: one JSON document or tables on standard output, messages on standard error."""
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +17,28 @@ WIDTH = 120  # of tables that do not go to a terminal
 def print_json(document: Any) -> None:
     json.dump(document, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
     print()
+
+
+def print_message(text: str) -> None:
+    """One line on standard error."""
+    print(f"ripe: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def print_warnings() -> Iterator[None]:
+    """Print warnings about a recording on standard error, one a line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for warning in caught:
+                print_message(f"warning: {warning.message}")
+
+
+def printable(path: Path) -> str:
+    """The path as valid text."""
+    return str(path).encode("utf-8", "replace").decode()
 
 
 def console() -> Console:
@@ -31,7 +56,7 @@ def print_table(out: Console, title: str, columns: Sequence[str], rows: Iterable
     out.print(made)
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """A value with at least `digits` significant digits; a dash for None."""
     if value is None:
         return "–"

@@ -1,6 +1,5 @@
 """`ripe predict`: classify recordings with a trained network."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings, printable
-from ripe_mambaspike.cli.output import console, print_json
+from ripe_mambaspike.cli.network_options import NetworkOptions
+from ripe_mambaspike.cli.output import console, print_json, print_message, print_warnings, printable
 from ripe_mambaspike.cli.progress import progress_bar
+from ripe_mambaspike.command_options import Count, Flag, Json, Number, option
 from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
@@ -29,35 +29,26 @@ MARK_EVERY = 10  # steps
 LAST_MARK_WIDTH = 12  # columns that the last mark may take after the cells
 
 
-@dataclass
-class PredictCommand:
+@dataclass(kw_only=True)
+class PredictCommand(NetworkOptions):
     """Classify recordings: the class, its probability, and the leading class over time."""
 
-    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """The folder of a run (its best network is taken), of a saved network in any form, or of an export."""
-    recordings: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECORDING …")]
+    recordings: Annotated[tuple[Path, ...], tyro.conf.Positional, option("RECORDING …")]
     """Recordings of any format."""
-    held_out: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    held_out: Number = 0
     """Also predict N test recordings of the dataset it was trained on, of different classes."""
-    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    time_steps: Count = None
     """Time bins of a recording. Default: as in training."""
-    grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Side of the square grid of a bin. Default: as in training."""
-    sensor_size: SensorSize = None
-    """The recordings' sensor, whatever the files say. Default: the sensor of training; others are refused."""
-    crop: CropArea = None
-    """The part of the sensor that is binned: left, top, width and height. Default: as in training."""
-    trust: bool = False
+    trust: Flag = False
     """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         if not self.recordings and not self.held_out:
             raise InputError("recordings: expected at least one, got none", field="recordings")
         if self.held_out < 0:
             raise InputError(f"--held-out: expected 0 or more, got {self.held_out}", field="--held-out")
-        classifier = self._classifier()
+        classifier = self.load(time_steps=self.time_steps, trust=self.trust)
         out = console()
         keys = ClassStyles()
         made: list[dict[str, Any]] = []
@@ -70,7 +61,7 @@ class PredictCommand:
                 if len(self.recordings) == 1:
                     raise
                 failed.append({"file": printable(path), "error": str(error)})
-                print(f"ripe: {error}", file=sys.stderr)
+                print_message(str(error))
                 continue
             made.append(_row(path, recording, prediction))
             if not self.json:
@@ -90,20 +81,8 @@ class PredictCommand:
         if failed:
             names = ", ".join(one["file"] for one in failed)
             ending = "; the others were predicted" if made else ""
-            print(f"ripe: {len(failed)} of {len(self.recordings)} recordings failed: {names}{ending}", file=sys.stderr)
+            print_message(f"{len(failed)} of {len(self.recordings)} recordings failed: {names}{ending}")
         return 2 if failed else 0
-
-    def _classifier(self) -> "Classifier":
-        from ripe_mambaspike import load
-
-        return load(
-            self.checkpoint,
-            time_steps=self.time_steps,
-            grid=self.grid,
-            sensor_size=self.sensor_size,
-            crop=self.crop,
-            trust=self.trust,
-        )
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
         """Test recordings of the dataset in the run's recipe."""
@@ -118,7 +97,7 @@ class PredictCommand:
         settings = read_data_settings(folder.parent / "recipe.yaml")
         if settings.store is None:  # a run of an earlier version, without a store key
             warning = "the run keeps no key of its store; whether these clips were held out from it cannot be checked"
-            print(f"ripe: warning: {warning}", file=sys.stderr)
+            print_message(f"warning: {warning}")
         made = []
         for recording, label, name in held_out(settings, self.held_out):
             with print_warnings():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.command_options import Json, option
 
 if TYPE_CHECKING:
     from ripe_mambaspike.train.recipe import Recipe
@@ -15,10 +16,9 @@ if TYPE_CHECKING:
 class RecipesCommand:
     """List the shipped training recipes; with a name, print that one with what each field means."""
 
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    name: Annotated[str | None, tyro.conf.Positional, option("NAME")] = None
     """A recipe's name or .yaml file; its output, saved to a file and changed, is a recipe of your own."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         if self.name is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.data.recordings import printable
-from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_message, print_table, printable
+from ripe_mambaspike.command_options import Count, Folder, Json, Settings, option
 
 if TYPE_CHECKING:
     from ripe_mambaspike.train.jobs import RunOutcome
@@ -23,24 +23,23 @@ class SeedsCommand:
     Runs that have ended are not run again, and those that were stopped are resumed.
     """
 
-    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+    recipe: Annotated[str, tyro.conf.Positional, option("RECIPE")]
     """A shipped recipe (see ripe recipes) or a .yaml file."""
-    seeds: Annotated[str, tyro.conf.arg(metavar="0-4")]
+    seeds: Annotated[str, option("0-4")]
     """A range such as 0-4, a list such as 0,2,7, or one seed."""
-    folds: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Cross-validate every seed in so many parts, by default as the recipe says; a seed's accuracy is over all."""
-    set: Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE")] = field(default_factory=list)
+    folds: Count = None
+    """Cross-validate every seed with this many folds; its accuracy is over all folds. Default: as the recipe says."""
+    set: Settings = field(default_factory=list)
     """Fields of the recipe, for example: --set schedule.epochs=3 data.by=count."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the runs and the summary; by default runs/NAME-seeds."""
-    jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Runs at a time on this machine; one by default."""
-    slurm: Annotated[list[str], tyro.conf.arg(metavar="PARTITION|KEY=VALUE")] = field(default_factory=list)
+    out: Folder = None
+    """Folder of the runs and the summary. Default: runs/NAME-seeds."""
+    jobs: Count = None
+    """Number of runs at a time on this machine. Default: 1."""
+    slurm: Annotated[list[str], option("PARTITION|KEY=VALUE")] = field(default_factory=list)
     """Run on Slurm instead: a partition, then options of submitit, such as timeout_min=600 gpus_per_node=1."""
-    against: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    against: Folder = None
     """Another group's folder, to test for a difference by Welch's t-test."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import train_seeds
@@ -60,7 +59,7 @@ class SeedsCommand:
         )
         print_json(summary.to_dict()) if self.json else _show(summary, out)
         for failure in summary.failed:
-            print(f"ripe: {failure.run} failed ({failure.error})", file=sys.stderr)
+            print_message(f"{failure.run} failed ({failure.error})")
         return 1 if summary.failed else 0
 
 

@@ -9,19 +9,18 @@ import tyro
 from ripe_mambaspike.cli.calibrate import CalibrateCommand
 from ripe_mambaspike.cli.data.sets import print_notes, show_store
 from ripe_mambaspike.cli.progress import progress_bar
-
-Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
+from ripe_mambaspike.command_options import Count, Float, Json, Number, option
 
 
 @dataclass
 class MakeCommand:
     """Simulate a dataset into a store, ready for training. An interrupted run continues where it stopped."""
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SET")]
+    name: Annotated[str, tyro.conf.Positional, option("SET")]
     """synthgesture, sim-nmnist, sim-cifar10 or sim-caltech101."""
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    out: Annotated[Path, option("DIR")]
     """The folder to put it in, which is then the dataset's root."""
-    images: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    images: Annotated[Path | None, option("PATH")] = None
     """The pictures to show: MNIST's IDX files, or CLASS/PICTURE in a folder or a zip. synthgesture needs none."""
     train: Count = None
     """Number of training clips. Default: all."""
@@ -31,18 +30,17 @@ class MakeCommand:
     """Number of test clips. Default: all."""
     size: Count = None
     """Side of the sensor in pixels. Default: that of the original dataset."""
-    seconds: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    seconds: Float = None
     """Duration of a gesture. Default: 1.5. Clips of the other datasets last as long as the camera's movement."""
-    variation: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    variation: Annotated[float, option("X")] = 1.0
     """How much recordings vary, relative to real ones; 0 for no variation."""
-    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    seed: Number = 0
     """Another seed gives other recordings."""
-    calibration: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    calibration: Annotated[Path | None, option("FILE")] = None
     """A camera fitted by ripe sim calibrate. Default: the one that ships."""
     workers: Count = None
     """Number of processes. Default: one for each core."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import simulate_dataset
@@ -61,14 +59,4 @@ class MakeCommand:
         return 0
 
 
-@dataclass
-class SimCommand:
-    """Simulate recordings, and fit the simulated camera to real ones."""
-
-    command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[MakeCommand, tyro.conf.subcommand("make")]
-        | Annotated[CalibrateCommand, tyro.conf.subcommand("calibrate")]
-    ]
-
-    def run(self) -> int:
-        return self.command.run()
+SIM_COMMANDS = {"make": MakeCommand, "calibrate": CalibrateCommand}

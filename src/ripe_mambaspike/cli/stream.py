@@ -6,27 +6,25 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
-from ripe_mambaspike.cli.output import console
-from ripe_mambaspike.cli.train import stop_on_signal
+from ripe_mambaspike.cli.network_options import NetworkOptions, warn_default_window
+from ripe_mambaspike.cli.output import console, print_message, print_warnings
+from ripe_mambaspike.cli.signals import stop_on_signal
+from ripe_mambaspike.command_options import Count, DeviceName, Flag, Milliseconds, option
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.inference.classifier import Classifier
     from ripe_mambaspike.inference.stream.summary import StreamSummary
     from ripe_mambaspike.inference.streamer import StreamPrediction
 
 MAX_OPTION_US = 10**15  # of an option in time
 
 
-@dataclass
-class StreamCommand:
+@dataclass(kw_only=True)
+class StreamCommand(NetworkOptions):
     """Classify a stream of events while it arrives.
 
     A window of fixed length ends every hop; its prediction is that of ripe predict on the window's events. The stream
@@ -34,44 +32,35 @@ class StreamCommand:
     the format). Ctrl-C ends it with a summary.
     """
 
-    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """The folder of a run (its best network is taken) or of a saved network in any form."""
-    source: Annotated[str, tyro.conf.arg(metavar="FILE|udp://HOST:PORT|-")]
+    source: Annotated[str, option("FILE|udp://HOST:PORT|-")]
     """A recording of any format, a UDP port to listen on, or - for standard input."""
-    window: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
-    """Length of a window. By default that of the training clips (their median), or 1500 ms for a network that does not
-    know it."""
-    hop: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
-    """Time between two predictions; by default one bin of the window."""
-    early: bool = False
+    window: Milliseconds = None
+    """Length of a window. Default: that of the training clips (their median), or 1500 ms if the network does not store
+    it."""
+    hop: Milliseconds = None
+    """Time between two predictions. Default: one bin of the window."""
+    early: Flag = False
     """Also predict for windows that are not full, whenever one of their bins closes."""
     pace: Literal["real", "fast"] = "real"
     """Replay a recording at its own pace, or as fast as possible; for standard input, whether its writer can wait."""
-    sensor_size: SensorSize = None
-    """Width and height of the source's sensor, whatever the source says; by default the one of training."""
-    crop: CropArea = None
-    """The part of the sensor that is binned: left, top, width and height; by default as in training."""
-    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Time bins of a window; by default as in training."""
-    grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Side of the bins' square grid; by default as in training."""
-    max_rate: Annotated[float | None, tyro.conf.arg(metavar="EVENTS/S")] = None
-    """Events a second that are let in; the rest is dropped and counted."""
-    queue: Annotated[int, tyro.conf.arg(metavar="EVENTS")] = 1_000_000
-    """Events that may wait for the network; beyond that the oldest are dropped and counted."""
-    tolerance: Annotated[float, tyro.conf.arg(metavar="MS")] = 0.0
-    """How late an event may come and still be sorted in; every prediction waits that long."""
-    stall: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 1.0
-    """Silence after which a live source is reported as stalled; time then goes on by the wall clock."""
-    max_predictions: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    time_steps: Count = None
+    """Time bins of a window. Default: as in training."""
+    max_rate: Annotated[float | None, option("EVENTS/S")] = None
+    """Accept at most this many events per second; the others are dropped and counted."""
+    queue: Annotated[int, option("EVENTS")] = 1_000_000
+    """Keep at most this many events waiting for the network; beyond that the oldest are dropped and counted."""
+    tolerance: Annotated[float, option("MS")] = 0.0
+    """How late an event may arrive and still be sorted in; every prediction waits that long."""
+    stall: Annotated[float, option("SECONDS")] = 1.0
+    """Silence after which a live source is reported as stalled; from then on the wall clock closes the windows."""
+    max_predictions: Count = None
     """Stop after this many predictions for whole windows."""
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    device: DeviceName = "cpu"
     """Where the network computes."""
-    json: bool = False
+    json: Flag = False
     """Print one JSON line for every prediction, and one for the summary."""
 
     def run(self) -> int:
-        from ripe_mambaspike import load
         from ripe_mambaspike.inference.stream.run import make_stream
         from ripe_mambaspike.inference.stream.summary import StreamLimits
         from ripe_mambaspike.inference.streamer import MAX_WINDOW_US
@@ -80,14 +69,7 @@ class StreamCommand:
         hop_us = None if self.hop is None else _microseconds("hop", self.hop)
         tolerance_us = _microseconds("tolerance", self.tolerance, least=0)
         limits = StreamLimits(self.queue, self.max_rate, tolerance_us, self.stall, self.max_predictions)
-        classifier = load(
-            self.checkpoint,
-            time_steps=self.time_steps,
-            grid=self.grid,
-            sensor_size=self.sensor_size,
-            crop=self.crop,
-            device=None if self.device == "cpu" else self.device,
-        )
+        classifier = self.load(time_steps=self.time_steps, device=None if self.device == "cpu" else self.device)
         show: Callable[[StreamPrediction], None] = print_json_line if self.json else PredictionLines()
 
         def on_prediction(prediction: "StreamPrediction") -> None:
@@ -97,21 +79,13 @@ class StreamCommand:
         with stop_on_signal(quiet=True) as should_stop:
             with print_warnings():
                 stream = make_stream(
-                    classifier,
-                    self.source,
-                    window_us=window_us,
-                    hop_us=hop_us,
-                    early=self.early,
-                    pace=self.pace,
-                    limits=limits,
-                    on_prediction=on_prediction,
-                    on_message=_message,
-                    should_stop=should_stop,
-                )
+                    classifier, self.source, window_us=window_us, hop_us=hop_us, early=self.early, pace=self.pace,
+                    limits=limits, on_prediction=on_prediction, on_message=print_message, should_stop=should_stop,
+                )  # fmt: skip
             if self.window is None:
                 warn_default_window(classifier)
             if self.source.startswith("udp://"):
-                _message(f"listening on {self.source}")
+                print_message(f"listening on {self.source}")
             try:
                 stream.run()
             except (OutputError, BrokenPipeError):
@@ -121,7 +95,7 @@ class StreamCommand:
                 raise
             self._show_summary(stream.summary)
             for sentence in getattr(stream.source, "warnings", ()):
-                _message(f"{self.source}: {sentence}")
+                print_message(f"{self.source}: {sentence}")
             return 130 if should_stop() else 0
 
     def _show_summary(self, summary: "StreamSummary") -> None:
@@ -159,16 +133,6 @@ def _microseconds(option: str, milliseconds: float, least: int = 1, most: int = 
             f"{option}: expected {least / 1000:g} to {most / 1000:.0f} ms, got {milliseconds:.10g}", field=option
         )
     return given
-
-
-def _message(line: str) -> None:
-    print(f"ripe: {line}", file=sys.stderr, flush=True)
-
-
-def warn_default_window(classifier: "Classifier") -> None:
-    """Warn that the window is a default, if the network does not store the duration of its training clips."""
-    if classifier.duration_us is None:
-        _message("warning: --window: using 1500 ms, since the network does not say how long its training clips lasted")
 
 
 def print_json_line(prediction: "StreamPrediction") -> None:

@@ -2,25 +2,25 @@
 
 import logging
 import re
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.output import console, number, print_json
+from ripe_mambaspike.cli.output import console, format_number, print_json
 from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
+from ripe_mambaspike.cli.signals import stop_on_signal
+from ripe_mambaspike.command_options import Folder, Json, Settings, option
 
 if TYPE_CHECKING:
     import torch
 
-    from ripe_mambaspike.data.settings import DataSettings
     from ripe_mambaspike.models.accuracy import TrainingResult
     from ripe_mambaspike.train.checkpoint import BestEpoch
     from ripe_mambaspike.train.recipe import Recipe
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 RECIPE_OPTION = re.compile(r"--([a-z]+(?:\.[\w-]+)+)(=.*)?", re.DOTALL)  # such as --schedule.epochs
 NEGATIVE = re.compile(r"-[\d.].*")
-Settings = Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE …")]
 
 
 @dataclass
@@ -43,21 +42,19 @@ class TrainCommand:
     each.
     """
 
-    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+    recipe: Annotated[str, tyro.conf.Positional, option("RECIPE")]
     """A recipe by name (see ripe recipes), or a YAML file."""
     set: Settings = field(default_factory=list)
     """Fields to change, such as schedule.epochs=30 data.root=DIR."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    out: Folder = None
     """The run's folder. Default: runs/NAME."""
     resume: Literal["auto", "off"] = "off"
-    """auto resumes the run in that folder, if there is one."""
-    report: bool = True
-    """Write report.html at the end."""
-    json: bool = False
-    """Print the result as one JSON document."""
+    """With auto, or without a value, resume the run in that folder if there is one, and start it otherwise."""
+    report: Annotated[bool, option(text="Do not write report.html at the end.")] = True
+    json: Json = False
 
     def run(self) -> int:
-        from ripe_mambaspike import train
+        from ripe_mambaspike import train, write_report
         from ripe_mambaspike.nn.eval_mode import choose_device
         from ripe_mambaspike.train.callback import TrainingStopped
         from ripe_mambaspike.train.distributed import process_group, processes_from_environment
@@ -82,7 +79,7 @@ class TrainCommand:
                 return 130
         if not processes.is_first:
             return 0
-        page = _report(folder, replace(recipe.data, store=result.store)) if self.report else None
+        page = write_report(folder, root=recipe.data.root) if self.report else None
         if self.json:
             print_json(result.to_dict())
         else:
@@ -90,11 +87,12 @@ class TrainCommand:
         return 0
 
 
-def _report(folder: Path, data: "DataSettings") -> Path:
-    from ripe_mambaspike.data.samples import sample_clips
-    from ripe_mambaspike.report import write_report
-
-    return write_report(folder, clips=sample_clips(data))
+def complete_resume(words: list[str]) -> list[str]:
+    """`--resume` without a value as `--resume auto`."""
+    completed: list[str] = []
+    for word, following in zip_longest(words, words[1:], fillvalue="-"):
+        completed += [word, "auto"] if word == "--resume" and following.startswith("-") else [word]
+    return completed
 
 
 def gather_settings(words: list[str]) -> list[str]:
@@ -135,26 +133,6 @@ def show_result(result: "TrainingResult", folder: Path, page: Path | None) -> No
     out.print(f"network {folder / 'best'}, result {folder / 'result.json'}, log {folder / 'log.csv'}")
     if page is not None:
         out.print(f"report {page}")
-
-
-@contextmanager
-def stop_on_signal(quiet: bool = False) -> Iterator[Callable[[], bool]]:
-    """A function that returns whether SIGINT or SIGTERM was received; a second signal stops at once."""
-    received: list[int] = []
-
-    def note(kind: int, _: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(kind)
-        if not quiet:
-            print("stopping after this step …", file=sys.stderr, flush=True)
-
-    before = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(received)
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 class ProgressCallback:
@@ -206,9 +184,9 @@ class ProgressCallback:
         picked = " *" if best is not None and best.epoch == row["epoch"] else ""
         val = "" if row.get("val_top1") is None else f"  val {100 * (row['val_top1'] or 0):.2f} %{picked}"
         self.on_message(
-            f"epoch {row['epoch']:.0f}/{self._total}  loss {number(row['loss'])}  train "
-            f"{100 * (row['train_top1'] or 0):.1f} %{val}  rate {number(row['rate'], 2)}  "
-            f"{number(row['samples_per_second'], 3)} clips/s  {number(row['memory_mib'], 3)} MiB  "
+            f"epoch {row['epoch']:.0f}/{self._total}  loss {format_number(row['loss'])}  train "
+            f"{100 * (row['train_top1'] or 0):.1f} %{val}  firing rate {format_number(row['rate'], 2)}  "
+            f"{format_number(row['samples_per_second'], 3)} clips/s  {format_number(row['memory_mib'], 3)} MiB  "
             f"{clock(row['seconds'] or 0)}"
         )
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import Listing
 from ripe_mambaspike.data.sensors_named import SensorsNote
 from ripe_mambaspike.data.store import (
     CURRENT,
@@ -30,7 +29,7 @@ from ripe_mambaspike.data.store import (
     shard_name,
     verify_store,
 )
-from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT_VERSION, PART_LETTERS, index_checksum
+from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT_VERSION, index_checksum
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import atomic_write, locked, make_folder, sync_folder
@@ -81,17 +80,14 @@ AnyTask = TypeVar("AnyTask", bound=ShardTask)
 
 
 @contextmanager
-def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
+def locked_folder(folder: Path, name: str) -> Iterator[Path]:
     """The folder of a dataset's stores, locked by this process; OSErrors become DataErrors."""
     home = folder / name
     try:
         make_folder(home)
         with locked(home / "lock", f"{home} is being prepared by another process") as held:
             if held:  # the lock is held, so no other process is writing here
-                for stray in (
-                    *home.glob(".*"),
-                    *home.glob(f"{UNFINISHED_PATTERN}/.*"),
-                ):  # left by a killed process
+                for stray in (*home.glob(".*"), *home.glob(f"{UNFINISHED_PATTERN}/.*")):  # left by a killed process
                     with suppress(OSError):  # a folder, or a file of the operating system
                         stray.unlink()
             yield home
@@ -145,11 +141,6 @@ def make_current(target: Path) -> EventStore:
     return open_store(home.parent, home.name)
 
 
-def describe_partitions(listing: Listing) -> dict[str, list[Any]]:
-    """The splits of a listing, for the key."""
-    return {name: [partition.checksum, partition.published] for name, partition in listing.partitions.items()}
-
-
 def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list[dict[str, Any]], **more: Any) -> None:
     """Write the shard, then its note; the offsets of `clips` are filled in here."""
     shard = task.folder / shard_name(task.number)
@@ -183,30 +174,11 @@ def read_shard_note(task: ShardTask) -> ShardNote | None:
         return None
 
 
-def explain_write_error(error: OSError, place: Path) -> DataError:
+def explain_write_error(error: OSError, folder: Path) -> DataError:
     full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
     hint = "free some space and run the same command again, it continues" if full else ""
-    path = place if full else error.filename or place
-    return DataError.expected("store", "a place that can be written", error, path=path, hint=hint)
-
-
-def describe_listing(listing: Listing) -> dict[str, Any]:
-    """The index entries for the dataset as a whole."""
-    return {
-        "set": listing.name,
-        "classes": listing.classes,
-        "notes": listing.notes,
-        "options": {name: str(value) if isinstance(value, Path) else value for name, value in listing.options.items()},
-        "cuts": {
-            name: {
-                "parts": "".join(PART_LETTERS.get(part, "-") for part in partition.parts),
-                "checksum": partition.checksum,
-                "published": partition.published,
-                "sizes": partition.sizes(),
-            }
-            for name, partition in listing.partitions.items()
-        },
-    }
+    path = folder if full else error.filename or folder
+    return DataError.expected("store", "a folder that can be written", error, path=path, hint=hint)
 
 
 def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[ShardNote]], dict[str, Any]], folder: Path) -> None:

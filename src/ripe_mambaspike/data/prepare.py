@@ -13,20 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.building import (
-    Progress,
-    ShardNote,
-    build_store,
-    describe_listing,
-    describe_partitions,
-    locked_dataset_folder,
-    make_current,
-    write_shard,
-)
+from ripe_mambaspike.data.building import Progress, ShardNote, build_store, locked_folder, make_current, write_shard
 from ripe_mambaspike.data.listing import UNSPLIT, Clip, Listing, SourceFile, without_files
 from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
 from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
-from ripe_mambaspike.data.store_index import key_of
+from ripe_mambaspike.data.store_index import describe_listing, describe_partitions, key_of
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
 from ripe_mambaspike.events.reading import read
@@ -74,9 +65,27 @@ def prepare(
     `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
-    with locked_dataset_folder(folder, listing.name) as home:
+    with locked_folder(folder, listing.name) as home:
         check_split(listing, root, home, unsplit)
-        return _prepare(listing, root, home, workers, strict, skip_unreadable, report)
+        with Workers(workers) as run:
+            paths = [root / source.path for source in listing.sources]
+            groups = [paths[start : start + SHARD_FILES] for start in range(0, len(paths), SHARD_FILES)]
+            checksums: list[str] = []
+            for result in run.map(partial(file_checksums, skip=skip_unreadable), groups):
+                checksums += result
+                report("reading the source", len(checksums), len(paths))
+            target = home / make_key(listing, checksums, skip_unreadable)
+            store = build_store(
+                target,
+                run,
+                lambda building: plan_file_shards(listing, root, building, strict, skip_unreadable),
+                make_file_shard,
+                partial(_describe, listing, checksums),
+                partial(report, "decoding"),
+            )
+        if strict and (troubles := store.index.troubles):
+            raise DataError.expected("strict", "recordings without warnings", troubles[0], path=root)
+        return make_current(target)
 
 
 def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None:
@@ -97,30 +106,6 @@ def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None
             path=root,
             hint="--test-share SHARE makes one, --unsplit goes on without",
         )
-
-
-def _prepare(
-    listing: Listing, root: Path, home: Path, workers: int, strict: bool, skip: bool, report: Progress
-) -> EventStore:
-    with Workers(workers) as run:
-        paths = [root / source.path for source in listing.sources]
-        groups = [paths[start : start + SHARD_FILES] for start in range(0, len(paths), SHARD_FILES)]
-        checksums: list[str] = []
-        for result in run.map(partial(file_checksums, skip=skip), groups):
-            checksums += result
-            report("reading the source", len(checksums), len(paths))
-        target = home / make_key(listing, checksums, skip)
-        store = build_store(
-            target,
-            run,
-            lambda building: plan_file_shards(listing, root, building, strict, skip),
-            make_file_shard,
-            partial(_describe, listing, checksums),
-            partial(report, "decoding"),
-        )
-    if strict and (troubles := store.index.troubles):
-        raise DataError.expected("strict", "recordings without warnings", troubles[0], path=root)
-    return make_current(target)
 
 
 def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool = False) -> str:
@@ -144,19 +129,20 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
 
 
 def file_checksums(paths: Sequence[Path], skip: bool = False) -> list[str]:
-    """The checksum of each file; empty for files that cannot be opened, with `skip_unreadable`."""
-    return [_checksum_or_empty(path) if skip else file_checksum(path) for path in paths]
-
-
-def _checksum_or_empty(path: Path) -> str:
-    try:
-        return file_checksum(path)
-    except DataError:
-        return ""
+    """The checksum of each file; empty for files that cannot be opened, with `skip`."""
+    checksums = []
+    for path in paths:
+        try:
+            checksums.append(file_checksum(path))
+        except DataError:
+            if not skip:
+                raise
+            checksums.append("")
+    return checksums
 
 
 def plan_file_shards(
-    listing: Listing, root: Path, folder: Path, strict: bool, skip_unreadable: bool = False
+    listing: Listing, root: Path, folder: Path, strict: bool, skip: bool = False
 ) -> list[FileShardTask]:
     """Shards of about the same size, by the sizes of the files."""
     groups: list[list[SourceFile]] = []
@@ -168,20 +154,8 @@ def plan_file_shards(
             room = SHARD_BYTES
         groups[-1].append(source)
         room -= size
-    return [
-        FileShardTask(
-            number,
-            root,
-            folder,
-            tuple(group),
-            listing.sensor_size,
-            listing.time_unit,
-            strict,
-            skip_unreadable,
-            listing.crop,
-        )
-        for number, group in enumerate(groups)
-    ]
+    how = (listing.sensor_size, listing.time_unit, strict, skip, listing.crop)
+    return [FileShardTask(number, root, folder, tuple(group), *how) for number, group in enumerate(groups)]
 
 
 def make_file_shard(task: FileShardTask) -> None:

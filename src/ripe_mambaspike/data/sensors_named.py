@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ripe_mambaspike.events.recording import Recording
-from ripe_mambaspike.events.sensors import likely_size
+from ripe_mambaspike.events.region import likely_size
 
 Size = tuple[int, int]
 

@@ -16,16 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.data.building import (
-    Progress,
-    ShardNote,
-    build_store,
-    describe_listing,
-    describe_partitions,
-    locked_dataset_folder,
-    make_current,
-    write_shard,
-)
+from ripe_mambaspike.data.building import Progress, ShardNote, build_store, locked_folder, make_current, write_shard
 from ripe_mambaspike.data.listing import Clip, Listing
 from ripe_mambaspike.data.pictures import Picture, find_pictures, pad_to_square, picture_checksums, read_pictures
 from ripe_mambaspike.data.sets.registry import STORE
@@ -39,6 +30,7 @@ from ripe_mambaspike.data.sets.simulated import (
 )
 from ripe_mambaspike.data.simulated_checks import check_made, duration_us
 from ripe_mambaspike.data.store import EventStore, pack_events
+from ripe_mambaspike.data.store_index import describe_listing, describe_partitions
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import Events
@@ -153,7 +145,7 @@ def simulate_dataset(
             [(clip.name, clip.label) for clip in listing.clips],
             describe_partitions(listing),
         )
-        with locked_dataset_folder(Path(out) / STORE, name) as home:
+        with locked_folder(Path(out) / STORE, name) as home:
             build_store(
                 home / key,
                 run,
@@ -181,7 +173,7 @@ def _describe(recipe: SimulationRecipe, pictures: str | None) -> dict[str, Any]:
 
 
 def _index(listing: Listing, recipe: dict[str, Any], notes: list[ShardNote]) -> dict[str, Any]:
-    """What the index says of the set; its source is the recipe."""
+    """The index entries of the dataset; its source is the recipe."""
     source: dict[str, Any] = {"sources": {}, "simulated": True, "recipe": recipe}
     return {**describe_listing(listing), "sensor_size": listing.sensor_size, "troubles": [], **source}
 
@@ -220,7 +212,7 @@ def simulate_shard(task: SimulatedShardTask) -> None:
 
 
 def clip_seed(seed: int, name: str) -> int:
-    """A clip's own seed; its name says its part and number."""
+    """A clip's own seed; its name contains its split and number."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()[:8]) >> 1
 
 

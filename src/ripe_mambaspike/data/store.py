@@ -1,15 +1,13 @@
 """The event store: a dataset's recordings, decoded once, in memory-mapped files.
 
 A folder with `shard-NNNNN.npy` (events, eight bytes each: µs since the clip's start, x, and y with the polarity in its
-lowest bit), `index.json` (names, labels, parts, places, checksums). A store that has an index is whole.
+lowest bit), `index.json` (names, labels, splits, offsets, checksums). A store that has an index is complete.
 """
 
 import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from ripe_mambaspike.data.sets.registry import dataset_info
 from ripe_mambaspike.data.store_index import HINT, INDEX, PART_LETTERS, StoreIndex, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.region import Crop
 from ripe_mambaspike.files import read_regular
 
 STORED_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
@@ -29,17 +26,9 @@ KEY = re.compile(r"[0-9a-f]{16}")  # the name of a store's folder
 MAX_CLIP_US = 1 << 32
 # Raised by NumPy for files that are not arrays or have a wrong header.
 READ_ERRORS = (
-    OSError,
-    ValueError,
-    EOFError,
-    SyntaxError,
-    TypeError,
-    KeyError,
-    OverflowError,
-    MemoryError,
-    RecursionError,
-)
-MAX_TIMED_CLIPS = 2000  # clips whose durations tell the median
+    OSError, ValueError, EOFError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError,
+)  # fmt: skip
+MAX_TIMED_CLIPS = 2000  # clips whose durations give the median
 
 
 def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
@@ -61,44 +50,19 @@ def unpack_events(packed: NDArray[np.void], start_us: int = 0) -> Events:
     return events
 
 
-@dataclass(frozen=True)
 class EventStore:
     """A complete store on disk."""
 
-    folder: Path
-    index: StoreIndex
-
-    @property
-    def name(self) -> str:
-        return self.index.set
-
-    @property
-    def key(self) -> str:
-        """A hash of everything that determines the store's content; saved with runs and networks."""
-        return self.folder.name
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return tuple(self.index.classes)
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        return tuple(self.index.partitions)
-
-    @property
-    def sensor_size(self) -> tuple[int, int]:
-        """(width, height) of what is stored: the crop's, where the set was cropped."""
-        return self.index.sensor_size
-
-    @property
-    def crop(self) -> Crop | None:
-        """(x, y, width, height) of the sensor that was kept; None: all of it."""
-        return self.index.crop
-
-    @property
-    def whole_size(self) -> tuple[int, int]:
-        """(width, height) of the sensor before the crop."""
-        return self.index.whole_size or self.sensor_size
+    def __init__(self, folder: Path, index: StoreIndex) -> None:
+        self.folder, self.index = folder, index
+        self.name = index.set
+        self.key = folder.name  # a hash of everything that determines the store's content; saved with runs and networks
+        self.classes = tuple(index.classes)
+        self.partitions = tuple(index.partitions)
+        self.sensor_size = index.sensor_size  # (width, height) of what is stored: the crop's, where it was cropped
+        self.crop = index.crop  # (x, y, width, height) of the sensor that was kept; None: all of it
+        self.whole_size = index.whole_size or index.sensor_size  # (width, height) of the sensor before the crop
+        self.labels = np.array(index.clips.label, np.int64)
 
     def median_duration_us(self, members: NDArray[np.int64], most: int = MAX_TIMED_CLIPS) -> int:
         """The median duration of clips as binning sees it, last - first + 1 µs; of at most so many, evenly chosen."""
@@ -106,16 +70,9 @@ class EventStore:
         shards: dict[int, NDArray[np.void]] = {}
         durations = []
         for number in chosen.tolist():
-            shard, at, count = self._place(number)
-            if shard not in shards:
-                shards[shard] = self.open_shard(shard)
-            times = shards[shard]["t"]
-            durations.append(int(times[at + count - 1]) - int(times[at]) + 1)
+            times = self._stored(number, shards)["t"]
+            durations.append(int(times[-1]) - int(times[0]) + 1)
         return int(np.median(durations))
-
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        return np.array(self.index.clips.label, np.int64)
 
     def __len__(self) -> int:
         return len(self.index.clips.name)
@@ -128,19 +85,19 @@ class EventStore:
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
         clips = self.index.clips
-        shard, at, count = self._place(number)
-        kept = {} if shards is None else shards
-        if shard not in kept:
-            kept[shard] = self.open_shard(shard)
+        events = unpack_events(self._stored(number, {} if shards is None else shards))
         metadata: dict[str, Any] = {"name": clips.name[number], "start_us": clips.start_us[number]}
         if self.crop is not None:
             metadata["crop"] = self.crop
-        return Recording(unpack_events(kept[shard][at : at + count]), self.sensor_size, f"store/{self.name}", metadata)
+        return Recording(events, self.sensor_size, f"store/{self.name}", metadata)
 
-    def _place(self, number: int) -> tuple[int, int, int]:
-        """A clip's shard, where in it the clip begins, and how many events it has."""
+    def _stored(self, number: int, shards: dict[int, NDArray[np.void]]) -> NDArray[np.void]:
+        """A clip's events as stored, mapped from its shard."""
         clips = self.index.clips
-        return clips.shard[number], clips.at[number], clips.events[number]
+        shard, start = clips.shard[number], clips.at[number]
+        if shard not in shards:
+            shards[shard] = self.open_shard(shard)
+        return shards[shard][start : start + clips.events[number]]
 
     def open_shard(self, number: int) -> NDArray[np.void]:
         path, wanted = self.folder / shard_name(number), self.index.shards[number].events
@@ -215,9 +172,9 @@ def verify_store(store: EventStore) -> int:
         if (found := file_checksum(path)) != entry.sha256:
             raise DataError.expected("sha256", f"{entry.sha256[:12]}…", f"{found[:12]}…", path=path, hint=HINT)
         total += len(store.open_shard(number))
-    places = sorted(zip(clips.shard, clips.at, clips.events, strict=True))
+    spans = sorted(zip(clips.shard, clips.at, clips.events, strict=True))
     ends: dict[int, int] = {}
-    for shard, at, count in places:
+    for shard, at, count in spans:
         if at != ends.get(shard, 0) or count < 1:
             where = store.folder / INDEX
             raise DataError.expected("clips.at", "clips one after the other", "overlaps or gaps", path=where, hint=HINT)

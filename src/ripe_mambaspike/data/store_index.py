@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import PARTS, Listing
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.schema import Document, convert, read_json
 
@@ -97,6 +97,30 @@ def index_checksum(values: Mapping[str, Any]) -> str:
 def key_of(facts: Mapping[str, Any]) -> str:
     """The key of a store: a hash of everything that determines its content."""
     return hashlib.sha256(json.dumps({"layout": LAYOUT_VERSION, **facts}, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def describe_listing(listing: Listing) -> dict[str, Any]:
+    """The index entries for the dataset as a whole."""
+    return {
+        "set": listing.name,
+        "classes": listing.classes,
+        "notes": listing.notes,
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in listing.options.items()},
+        "cuts": {
+            name: {
+                "parts": "".join(PART_LETTERS.get(part, "-") for part in partition.parts),
+                "checksum": partition.checksum,
+                "published": partition.published,
+                "sizes": partition.sizes(),
+            }
+            for name, partition in listing.partitions.items()
+        },
+    }
+
+
+def describe_partitions(listing: Listing) -> dict[str, list[Any]]:
+    """The splits of a listing, for the key."""
+    return {name: [partition.checksum, partition.published] for name, partition in listing.partitions.items()}
 
 
 def check_index(index: StoreIndex, path: Path) -> None:

@@ -15,13 +15,10 @@ def require_form(model: object, what: str, *forms: str) -> RipeMambaSpike:
     """The model if it is an unmodified RIPE-MambaSpike network in one of these forms, else a ConfigError."""
     if not isinstance(model, RipeMambaSpike):
         given = f"'{model.name}'" if isinstance(model, Model) else f"a {type(model).__name__}"
-        raise ConfigError(f"model: expected a RIPE-MambaSpike network for {what}, got {given}", field="model")
+        raise ConfigError.expected("model", f"a RIPE-MambaSpike network for {what}", given)
     if model.config.form not in forms:
-        raise ConfigError(
-            f"form: expected {' or '.join(forms)} for {what}, got {model.config.form} of '{model.name}'"
-            + ("; fuse it first" if model.config.form == "training" else ""),
-            field="form",
-        )
+        got, hint = model.config.form, "fuse it first" if model.config.form == "training" else ""
+        raise ConfigError.expected("form", f"{' or '.join(forms)} for {what}", f"{got} of '{model.name}'", hint=hint)
     require_unmodified(_without_registered(model), what)
     return model
 

@@ -4,8 +4,7 @@ Events are structured arrays with the fields `x`, `y` (pixels, the origin at the
 (1 brighter, 0 darker), in the order of the file.
 """
 
-from ripe_mambaspike.events.batches import bin_batch
-from ripe_mambaspike.events.binning import bin_events
+from ripe_mambaspike.events.binning import bin_batch, bin_events
 from ripe_mambaspike.events.reading import open_recording, read, read_chunks
 from ripe_mambaspike.events.recording import EVENT, Recording, RecordingWarning, make_events
 from ripe_mambaspike.events.writing import write

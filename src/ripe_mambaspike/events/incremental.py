@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.binning import CHUNK_EVENTS, _cells, as_grid
+from ripe_mambaspike.events.binning import CHUNK_EVENTS, as_grid, cell_table
 from ripe_mambaspike.events.recording import LIMITS, Events, Recording, check_inside
 
 KINDS = {"x": "iu", "y": "iu", "t": "iu", "p": "iub"}  # of numpy's types
@@ -89,10 +89,9 @@ class CellCounter:
 
     def __init__(self, sensor_size: tuple[int, int], grid: int | tuple[int, int] | None = None) -> None:
         self.grid = as_grid(grid, sensor_size)
-        height, width = self.grid
         self.events = 0
-        self._columns, self._rows = _cells(sensor_size[0], width), _cells(sensor_size[1], height) * width
-        self._plane = height * width
+        self._columns, self._rows = cell_table(sensor_size, self.grid)
+        self._plane = self.grid[0] * self.grid[1]
         self._totals = np.zeros(2 * self._plane, np.int64)
         self._waiting: list[NDArray[np.int64]] = []  # many small packets are counted together
         self._held = 0

@@ -17,9 +17,16 @@ import numpy as np
 
 import ripe_mambaspike.events.formats  # noqa: F401  (registers them)
 from ripe_mambaspike.errors import InputError, ReadError, one_line
-from ripe_mambaspike.events.recording import Events, Recording, RecordingWarning
+from ripe_mambaspike.events.recording import (
+    SIZE_EXPECTED,
+    Events,
+    Recording,
+    RecordingWarning,
+    check_int,
+    is_size,
+)
+from ripe_mambaspike.events.region import SENSOR_SIZES, likely_size
 from ripe_mambaspike.events.registry import FORMATS
-from ripe_mambaspike.events.sensors import SIZES, likely_size
 from ripe_mambaspike.events.source import (
     BASE_EVENT_BYTES,
     MAX_EXPANSION,
@@ -65,10 +72,8 @@ def read_chunks(
     If the format does not store the sensor's size, a chunk has the likely size given the events so far. The last chunk
     has the warnings and the metadata of the whole recording.
     """
-    if not isinstance(events, int | np.integer) or events < 1:
-        raise InputError.expected("events", "an int of at least 1", repr(events))
-    opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
-    return _chunks(opened, int(events))
+    size = check_int("events", events, 1)
+    return _chunks(open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict), size)
 
 
 def _chunks(opened: "OpenRecording", size: int) -> Iterator[Recording]:
@@ -124,12 +129,12 @@ class OpenRecording:
         self.declared_size = options.sensor_size or source.sensor_size
         self.size_from = "the caller" if options.sensor_size else "the file" if source.sensor_size else "the events"
         self.events = 0  # read so far
-        self.trouble: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0, NEGATIVE: 0}
+        self.problems: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0, NEGATIVE: 0}
         self._source = source
         self._last: int | None = None
-        if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
+        if self.declared_size and not is_size(self.declared_size):
             width, height = self.declared_size
-            raise ReadError.expected("sensor_size", "sides from 1 to 65536", f"{width}×{height}", path=path)
+            raise ReadError.expected("sensor_size", SIZE_EXPECTED, f"{width}×{height}", path=path)
         self.corner = (0, 0)  # the largest coordinates so far, if the sensor's size is not known
 
     def pieces(self) -> Iterator[Events]:
@@ -159,7 +164,7 @@ class OpenRecording:
     @property
     def sensor_size(self) -> tuple[int, int]:
         """The size stored in the file, else the likely one given the events read so far."""
-        return self.declared_size or likely_size(*self.corner, self._source.likely_sizes or SIZES)
+        return self.declared_size or likely_size(*self.corner, self._source.likely_sizes or SENSOR_SIZES)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -175,12 +180,12 @@ class OpenRecording:
     def warnings(self) -> tuple[str, ...]:
         """One sentence per kind of problem found so far."""
         sentences = []
-        if count := self.trouble[OUTSIDE]:
+        if count := self.problems[OUTSIDE]:
             width, height = self.sensor_size
             sentences.append(f"{_events(count)} outside the {width}×{height} sensor left out")
-        if count := self.trouble[BACKWARDS]:
+        if count := self.problems[BACKWARDS]:
             sentences.append(f"times run backwards at {_events(count)}")
-        if count := self.trouble[NEGATIVE]:
+        if count := self.problems[NEGATIVE]:
             sentences.append(f"times before 0 at {_events(count)}")
         sentences += [f"{_events(count)} that {why} left out" for why, count in self._source.left_out.items()]
         return tuple(sentences)
@@ -198,17 +203,17 @@ class OpenRecording:
         if not -MAX_TIME < low <= high < MAX_TIME:
             raise ReadError.expected("t", "times between −2⁶² and 2⁶² µs", low if low <= -MAX_TIME else high)
         if low < 0:
-            self.trouble[NEGATIVE] += int(np.count_nonzero(times < 0))
+            self.problems[NEGATIVE] += int(np.count_nonzero(times < 0))
         if self._last is not None and times[0] < self._last:
             back += 1
         self._last = int(times[-1])
-        self.trouble[BACKWARDS] += back
+        self.problems[BACKWARDS] += back
         right, bottom = int(piece["x"].max()), int(piece["y"].max())
         if self.declared_size is None:
             self.corner = (max(self.corner[0], right), max(self.corner[1], bottom))
         elif right >= self.declared_size[0] or bottom >= self.declared_size[1]:
             inside = (piece["x"] < self.declared_size[0]) & (piece["y"] < self.declared_size[1])
-            self.trouble[OUTSIDE] += len(piece) - int(np.count_nonzero(inside))
+            self.problems[OUTSIDE] += len(piece) - int(np.count_nonzero(inside))
             piece = piece[inside]
         self._check_strict(f" by event {before + len(times)}")
         return piece

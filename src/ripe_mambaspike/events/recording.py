@@ -1,5 +1,6 @@
 """A recording: its events, the size of the sensor, and where they came from."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,10 +13,30 @@ from ripe_mambaspike.errors import InputError
 EVENT = np.dtype([("x", "<u2"), ("y", "<u2"), ("t", "<i8"), ("p", "u1")])
 Events = NDArray[np.void]
 LIMITS = {"x": (0, 65535), "y": (0, 65535), "t": (-(2**62), 2**62), "p": (0, 1)}
+MAX_SIDE = 65536  # pixels of a sensor or a grid, along a side
+SIZE_EXPECTED = f"a width and a height from 1 to {MAX_SIDE}"
 
 
 class RecordingWarning(UserWarning):
     """A problem with a recording that did not prevent it from being read."""
+
+
+def is_int(value: Any, low: int, high: float = math.inf) -> bool:
+    """Whether the value is an integer, Python's or NumPy's, from `low` to `high`."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and low <= value <= high
+
+
+def check_int(field: str, value: Any, low: int, high: int | None = None) -> int:
+    """The value as an int; raises InputError unless it is an integer from `low` to `high`."""
+    if not is_int(value, low, math.inf if high is None else high):
+        expected = f"an int of at least {low}" if high is None else f"an int from {low} to {high}"
+        raise InputError.expected(field, expected, repr(value))
+    return int(value)
+
+
+def is_size(size: Any, most: int = MAX_SIDE) -> bool:
+    """Whether this is a pair of integers from 1 to `most`."""
+    return isinstance(size, tuple | list) and len(size) == 2 and all(is_int(side, 1, most) for side in size)
 
 
 def make_events(x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike) -> Events:
@@ -53,9 +74,8 @@ class Recording:
         if self.events.ndim != 1 or not {"x", "y", "t", "p"} <= set(names):
             got = f"shape {self.events.shape} with the fields {names}"
             raise InputError.expected("events", "a one-dimensional array with the fields x, y, t, p", got)
-        width, height = self.sensor_size
-        if not (0 < width <= 65536 and 0 < height <= 65536):
-            raise InputError.expected("sensor_size", "a width and a height from 1 to 65536", self.sensor_size)
+        if not is_size(self.sensor_size):
+            raise InputError.expected("sensor_size", SIZE_EXPECTED, self.sensor_size)
 
     def __repr__(self) -> str:
         width, height = self.sensor_size

@@ -4,24 +4,35 @@ A network stores the sensor of its training recordings and the crop that was bin
 is assumed to come from that sensor; one with another size is refused unless the caller gave that size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import Events, Recording
+from ripe_mambaspike.events.recording import MAX_SIDE, Events, Recording, is_int
 
 Size = tuple[int, int]  # (width, height)
 Crop = tuple[int, int, int, int]  # (x, y, width, height)
-MAX_SIDE = 65536
+SENSOR_SIZES = (
+    (34, 34),  # N-MNIST
+    (128, 128),  # DVS128
+    (240, 180),  # DAVIS240, N-Caltech101
+    (304, 240),  # ATIS
+    (320, 240),  # DVXplorer Lite
+    (320, 320),  # GenX320
+    (346, 260),  # DAVIS346
+    (640, 480),  # DVXplorer, Gen3, Gen4 VGA
+    (1280, 720),  # Gen4, IMX636
+)
 GUESSED = "the events"  # value of `sensor_size_from` if the file stores no sensor size
 FITTED = "region"  # metadata entry of a recording that has been fitted, with its crop
 
 
 @dataclass(frozen=True)
 class SensorRegion:
-    """A sensor and the crop of it that is binned. `*_asked`: the caller's choice, whatever the recording says."""
+    """A sensor and the crop of it that is binned. `*_given`: set by the caller, whatever the recording says."""
 
     size: Size | None = None  # before the crop; None: not known, so each recording's own
     crop: Crop | None = None  # None: all of it
@@ -92,9 +103,8 @@ class SensorRegion:
 def check_crop(crop: Any, size: Size | None = None) -> Crop:
     """Check (x, y, width, height) against the sensor; raises InputError."""
     values = tuple(crop) if isinstance(crop, tuple | list) else ()
-    whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in values)
     across, down = size or (MAX_SIDE, MAX_SIDE)
-    if len(values) != 4 or not whole or min(values[:2]) < 0 or min(values[2:]) < 1:
+    if len(values) != 4 or not all(map(is_int, values, (0, 0, 1, 1))):
         raise InputError.expected("crop", "x, y, width and height in pixels", _crop(crop))
     left, top, width, height = map(int, values)
     if left + width > across or top + height > down:
@@ -114,6 +124,11 @@ def inside(events: Events, crop: Crop) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     """Which events lie in the crop [n]."""
     x, y, (left, top, width, height) = events["x"], events["y"], crop
     return (x >= left) & (x < left + width) & (y >= top) & (y < top + height)
+
+
+def likely_size(right: int, bottom: int, sizes: Sequence[Size] = SENSOR_SIZES) -> Size:
+    """The first of these sensors that contains the pixel (right, bottom); else just large enough for it."""
+    return next((size for size in sizes if right < size[0] and bottom < size[1]), (right + 1, bottom + 1))
 
 
 def guessed_size_warning(size: Size) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError, ReadError
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import EVENT, SIZE_EXPECTED, Events, is_size
 
 BLOCK_WORDS = 1 << 16  # words decoded at a time, so that intermediate arrays stay in the CPU cache
 MAX_ROW_BYTES = 1 << 10  # of one event, including extra columns
@@ -31,13 +31,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise InputError.expected("time_unit", f"one of {', '.join(TIME_UNITS)}", repr(self.time_unit))
-        size: Any = self.sensor_size
-        if size is not None and not (
-            isinstance(size, tuple | list)
-            and len(size) == 2
-            and all(isinstance(side, int | np.integer) and 0 < side <= 65536 for side in size)
-        ):
-            raise InputError.expected("sensor_size", "a width and a height from 1 to 65536", size)
+        if self.sensor_size is not None and not is_size(self.sensor_size):
+            raise InputError.expected("sensor_size", SIZE_EXPECTED, self.sensor_size)
 
 
 @dataclass
@@ -126,10 +121,10 @@ class WrappingClock:
         return raw + offsets, WrappingClock(self.period, final, int(offsets[-1]))
 
 
-def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
+def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[Any]:
     """The value valid at each position: `values[0]` before the first change, `values[1 + i]` from change i on."""
-    bounds = np.searchsorted(places, changed_at)
-    counts = np.diff(bounds, prepend=0, append=len(places))
+    bounds = np.searchsorted(positions, changed_at)
+    counts = np.diff(bounds, prepend=0, append=len(positions))
     return np.repeat(values, counts)
 
 

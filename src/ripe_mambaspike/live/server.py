@@ -199,7 +199,9 @@ def listen(host: str, port: int) -> sockets.socket:
     try:
         found = sockets.getaddrinfo(host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InputError(f"host: expected an address of this machine, got '{host}'", field="host") from error
+        raise InputError(
+            f"host: expected an address of this machine, such as 127.0.0.1, got '{host}'", field="host"
+        ) from error
     family, _, _, _, address = found[0]
     try:
         made = sockets.create_server(address[:2], family=family)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ripe_mambaspike.models.base import FrontEnd, Output, PreparedWeights
+from ripe_mambaspike.models.base import FrontEnd, Output, PreparedPlan, PreparedWeights
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.input_checks import nan_where_not_finite
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
@@ -36,9 +36,11 @@ from ripe_mambaspike.nn.stage import count_spikes
 from ripe_mambaspike.nn.state import Names, State, Step, compact, prefixed
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, log_once, precision
+from ripe_mambaspike.ops.cpp.memory_hash import MemoryHash
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
 
+MIN_FULL_CHECK = 2**17  # elements of an input; with fewer, hashing all weights would take more than 1 % of a call
 OBSERVABLE = frozenset({"spikes", "spike_counts", "attention"})  # by the operators; others need the reference path
 
 
@@ -240,13 +242,15 @@ def prepared_plan(model: Any, x: Tensor) -> NetworkPlan:
     except RuntimeError:  # created in inference mode, or without storage
         return plan_network(model, x)
     kept: PreparedWeights = model.prepared_weights
-    key = (x.device, precision(x), backend(x, precision(x)))
+    kind = backend(x, precision(x))
+    key = (x.device, precision(x), kind)
     found = kept.entries.get(key)
-    if found is not None and found[1] == versions:
-        return found[2]
+    if found is not None and found.is_current(versions, x.numel() >= MIN_FULL_CHECK):
+        return found.plan
+    contents = MemoryHash(tensors) if kind == "native" else None
     with torch.inference_mode(False), torch.no_grad():
         made = plan_network(model, x)
-    kept.entries[key] = (tensors, versions, made)
+    kept.entries[key] = PreparedPlan(tensors, versions, contents, made)
     return made
 
 

@@ -126,6 +126,7 @@ class Operator:
                 given,
                 grads,
             )
+            found = [grad.contiguous() for grad in found]  # as the kernels return them and the fake one promises
         else:
             found = implementation(kind, self.folder, f"{self.name}_backward")(i, grads, *saved)
         return _unwrap_single(found)
@@ -133,7 +134,8 @@ class Operator:
     def _backward_fake(self, *values: Any) -> Any:
         i, _, _ = self._split_arguments(values)
         given = [getattr(i, field) for field in self.gradients]
-        return _unwrap_single([nothing_like(first_tensor(i)) if x is None else torch.empty_like(x) for x in given])
+        like = first_tensor(i)
+        return _unwrap_single([nothing_like(like) if x is None else x.new_empty(x.shape) for x in given])
 
     def _split_arguments(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
         first, second = len(self.inputs._fields), len(self.inputs._fields) + len(self.outputs)

@@ -1,9 +1,12 @@
 """A run as one self-contained HTML page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ripe_mambaspike.data.samples import sample_clips
+from ripe_mambaspike.data.settings import read_data_settings
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.report.curves import filter_charts, log_charts, rate_charts
@@ -22,21 +25,29 @@ SECTIONS = {
     "confusion": "Confusion",
     "classes": "Classes",
     "samples": "Samples",
-    "account": "Account",
+    "account": "Cost",
     "recipe": "Recipe",
     "log": "Log",
 }
 
 
-def write_report(folder: Path, *, clips: Sequence[Clip] | None = None, samples: int = 4) -> Path:
+def write_report(
+    folder: str | Path,
+    *,
+    clips: Sequence[Clip] | None = None,
+    root: str | Path | None = None,
+    samples: int = 4,
+) -> Path:
     """Write `report.html` into a run folder and return its path.
 
-    `clips` are held-out clips (events [T, 2, H, W], label, name), of which `samples` are shown, evenly chosen. Without
-    them the page has no sample panels.
+    clips: held-out clips (events [T, 2, H, W], label, name), of which `samples` are shown, evenly chosen; by default
+        test clips of the dataset in the run's recipe, if it is there
+    root: the folder of that dataset; by default as in the recipe
     """
     if samples < 0:
         raise InputError(f"samples: expected 0 or more, got {samples}", field="samples")
     run = read_run(Path(folder))
+    clips = _test_clips(run, root, samples) if clips is None else clips
     page = make_page(run, None if clips is None else _pick_evenly(clips, samples))
     path = run.folder / REPORT_FILE
     try:
@@ -72,6 +83,17 @@ def make_page(run: RunData, clips: list[Clip] | None) -> bytes:
         **filter_charts(run, run.model),
         **samples(run, observed),
     )
+
+
+def _test_clips(run: RunData, root: str | Path | None, count: int) -> Sequence[Clip] | None:
+    """Test clips of the dataset that the run was trained on; None if it is not there."""
+    try:
+        settings = read_data_settings(run.folder / "recipe.yaml")
+    except RipeError:
+        return None
+    store = run.result.get("store")
+    store = store if isinstance(store, str) else settings.store
+    return sample_clips(replace(settings, store=store, root=settings.root if root is None else str(root)), count)
 
 
 def _pick_evenly(clips: Sequence[Clip], count: int) -> list[Clip]:

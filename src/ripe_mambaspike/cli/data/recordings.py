@@ -1,50 +1,28 @@
 """`ripe data info`, `view` and `convert`: one recording of any format."""
 
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_message, print_table, print_warnings, printable
+from ripe_mambaspike.command_options import Count, Flag, Json, Milliseconds, SensorSize, TimeUnit, option
 from ripe_mambaspike.errors import InputError
-
-if TYPE_CHECKING:
-    pass
-
-SensorSize = Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="W H")]
-CropArea = Annotated[tuple[int, int, int, int] | None, tyro.conf.arg(metavar="X Y W H")]
-TimeUnit = Literal["s", "ms", "us", "ns"] | None
-
-
-@contextmanager
-def print_warnings() -> Iterator[None]:
-    """Print warnings about a recording on standard error, one a line."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            for warning in caught:
-                print(f"ripe: warning: {warning.message}", file=sys.stderr)
 
 
 @dataclass(kw_only=True)
 class RecordingOptions:
     """A recording, and what its file may not say."""
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    file: Annotated[Path, tyro.conf.Positional, option("FILE")]
     """A recording of any format."""
     sensor_size: SensorSize = None
     """Width and height of the sensor, if the file does not say."""
     time_unit: TimeUnit = None
     """Unit of the times, if the format does not fix it."""
-    strict: bool = False
+    strict: Flag = False
     """Refuse a recording with events outside the sensor or times that run backwards."""
 
     def read_options(self) -> dict[str, Any]:
@@ -55,8 +33,7 @@ class RecordingOptions:
 class InfoCommand(RecordingOptions):
     """Describe a recording: format, sensor, events, duration, polarities."""
 
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import describe_recording
@@ -72,13 +49,13 @@ class InfoCommand(RecordingOptions):
 class ViewCommand(RecordingOptions):
     """Draw a recording: event frames and the rate over time."""
 
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    out: Annotated[Path, option("FILE")]
     """What to write: a picture (.png), an animation (.gif) or a page with a player (.html)."""
-    frames: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    frames: Count = None
     """Number of frames."""
-    window_ms: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
+    window_ms: Milliseconds = None
     """Length of a frame; with --frames, so many of that length, spread evenly."""
-    turn: bool = False
+    turn: Flag = False
     """Turn it by 180° (AEDAT 2.0 does not say which way is up)."""
 
     def run(self) -> int:
@@ -100,11 +77,11 @@ class ViewCommand(RecordingOptions):
 class ConvertCommand(RecordingOptions):
     """Write a recording in another format, and check that it reads back the same."""
 
-    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    out: Annotated[Path, tyro.conf.Positional, option("OUT")]
     """.bin (40-bit ATIS), .npz, .npy, .raw (EVT 3.0), .aedat (AEDAT 2.0), .csv or .txt."""
-    turn: bool = False
+    turn: Flag = False
     """Turn it by 180° (AEDAT 2.0 does not say which way is up)."""
-    force: bool = False
+    force: Flag = False
     """Replace an existing file."""
 
     def run(self) -> int:
@@ -117,13 +94,8 @@ class ConvertCommand(RecordingOptions):
         if not done.keeps_sensor_size:
             width, height = done.recording.sensor_size
             note = f"this format does not keep the sensor's size; give --sensor-size {width} {height} when reading it"
-            print(f"ripe: note: {note}", file=sys.stderr)
+            print_message(f"note: {note}")
         return 0
-
-
-def printable(path: Path) -> str:
-    """The path as valid text."""
-    return str(path).encode("utf-8", "replace").decode()
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """`ripe data sets`, `download`, `prepare`, `list` and `verify`: whole datasets."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, TimeUnit
-from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_message, print_table
 from ripe_mambaspike.cli.progress import progress_bar
+from ripe_mambaspike.command_options import Count, CropArea, Flag, Folder, Json, SensorSize, TimeUnit, option
 
 if TYPE_CHECKING:
     from ripe_mambaspike.data.store import EventStore
 
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-Root = Annotated[Path, tyro.conf.arg(metavar="DIR")]
-Store = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
+Name = Annotated[str, tyro.conf.Positional, option("NAME")]
+Root = Annotated[Path, option("DIR")]
 MAX_WARNINGS = 10  # of one kind; the others are counted
 
 
@@ -26,8 +24,7 @@ MAX_WARNINGS = 10  # of one kind; the others are counted
 class SetsCommand:
     """List the datasets, their splits and where they come from."""
 
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import list_datasets
@@ -75,21 +72,21 @@ class PrepareCommand:
     """The dataset (see ripe data sets); folder for your own recordings as CLASS/RECORDING."""
     root: Root
     """Where its files are."""
-    store: Store = None
+    store: Folder = None
     """Where the store goes. Default: ROOT/.ripe."""
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    workers: Count = None
     """Number of processes. Default: one for each core."""
-    strict: bool = False
+    strict: Flag = False
     """Refuse recordings with events outside the sensor, with times that run backwards, or of several sensors."""
-    skip_unreadable: bool = False
+    skip_unreadable: Flag = False
     """Leave out recordings that cannot be read, each with a warning."""
-    partial: bool = False
+    partial: Flag = False
     """Continue with the recordings that are there when the split lists name more."""
-    lists: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    lists: Folder = None
     """Folder of DailyDVS-200's train.txt, val.txt and test.txt, if they are not in the root."""
-    test_share: Annotated[float | None, tyro.conf.arg(metavar="SHARE")] = None
+    test_share: Annotated[float | None, option("SHARE")] = None
     """Share of each class that becomes the test split of a folder without train/ and test/."""
-    unsplit: bool = False
+    unsplit: Flag = False
     """Prepare a folder without a test split, even in place of one that has a split. It cannot be trained on."""
     sensor_size: SensorSize = None
     """Width and height of a folder's sensor, if its files do not say."""
@@ -97,8 +94,7 @@ class PrepareCommand:
     """Unit of a folder's times, if its format does not fix it."""
     crop: CropArea = None
     """The part of a folder's sensor to keep: left, top, width and height. Events elsewhere are left out."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import prepare_dataset
@@ -115,14 +111,14 @@ class PrepareCommand:
             )  # fmt: skip
         if passed:
             shown = ", ".join(passed[:3]) + " …" * (len(passed) > 3)
-            print(f"ripe: note: {len(passed):,} files that are not recordings were skipped: {shown}", file=sys.stderr)
+            print_message(f"note: {len(passed):,} files that are not recordings were skipped: {shown}")
         print_notes(before, made)
         _warn(made.index.troubles, made)
         unreadable = made.index.unreadable
         _warn([f"left out: {reason}" for reason in unreadable.values()], made)
         if made.partitions == ("unsplit",):
             warning = "the store has no test split, so it cannot be trained on; --test-share makes one"
-            print(f"ripe: warning: {warning}", file=sys.stderr)
+            print_message(f"warning: {warning}")
         show_store(made, self.json)
         return 0
 
@@ -133,10 +129,9 @@ class ListCommand:
 
     root: Root
     """Where the files of the datasets are."""
-    store: Store = None
+    store: Folder = None
     """Where the stores are. Default: ROOT/.ripe."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike.data.datasets import describe_store, prepared_stores, store_folder
@@ -162,7 +157,7 @@ class ListCommand:
         columns = ("set", "key", "clips", "sensor", "partitions (train+val/test)", "content")
         print_table(console(), f"Prepared in {escape(str(store_folder(self.root, self.store)))}", columns, rows, left=6)
         for one in damaged:
-            print(f"ripe: warning: {one['why']}", file=sys.stderr)
+            print_message(f"warning: {one['why']}")
         return 0
 
 
@@ -174,12 +169,11 @@ class VerifyCommand:
     """The dataset."""
     root: Root
     """Where its files are."""
-    store: Store = None
+    store: Folder = None
     """Where the store is. Default: ROOT/.ripe."""
-    key: Annotated[str | None, tyro.conf.arg(metavar="KEY")] = None
+    key: Annotated[str | None, option("KEY")] = None
     """One of several preparations (see ripe data list). Default: the current one."""
-    json: bool = False
-    """Print one JSON document."""
+    json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import verify_dataset
@@ -195,12 +189,9 @@ class VerifyCommand:
 def print_notes(current_before: str | None, made: "EventStore") -> None:
     """Notes of a preparation, and whether another store is the current one now."""
     for note in made.index.notes:
-        print(f"ripe: note: {note}", file=sys.stderr)
+        print_message(f"note: {note}")
     if current_before not in (None, made.key):
-        print(
-            f"ripe: note: {made.key} is the current store now; runs trained on {current_before} keep using that one",
-            file=sys.stderr,
-        )
+        print_message(f"note: {made.key} is now the current store; runs trained on {current_before} still use that one")
 
 
 def show_store(store: "EventStore", json: bool, **more: Any) -> None:
@@ -235,9 +226,9 @@ def show_store(store: "EventStore", json: bool, **more: Any) -> None:
 
 def _warn(sentences: Sequence[str], made: "EventStore") -> None:
     for sentence in sentences[:MAX_WARNINGS]:
-        print(f"ripe: warning: {sentence}", file=sys.stderr)
+        print_message(f"warning: {sentence}")
     if len(sentences) > MAX_WARNINGS:
-        print(f"ripe: warning: and {len(sentences) - MAX_WARNINGS:,} more, listed in {made.folder}", file=sys.stderr)
+        print_message(f"warning: and {len(sentences) - MAX_WARNINGS:,} more, listed in {made.folder}")
 
 
 def _origin(entry: dict[str, Any]) -> str:

@@ -1,8 +1,10 @@
 """Two ways to mix the samples of a batch, and the soft targets both need."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from ripe_mambaspike.errors import InputError
 
 MAX_ALPHA = 1000.0  # above this, λ is practically 1/2
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+Mixing = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # clips, targets, partners → mixed clips and targets
 
 
 def soft_targets(targets: Tensor, classes: int | None = None, smoothing: float = 0.0) -> Tensor:
@@ -81,52 +84,61 @@ def cutmix(x: Tensor, targets: Tensor, partners: Tensor, box: Box) -> tuple[Tens
 
 
 @dataclass(frozen=True)
-class Mixup:
-    """`mixup` of a whole batch with a probability: one λ ~ Beta(α, α), partners by permutation. An α of 0 is off."""
+class BatchMixer:
+    """Mixes a whole batch with a probability: one λ ~ Beta(α, α), partners by permutation. An α of 0 is off."""
 
+    name: ClassVar[str]  # prefix of its fields in the settings
     alpha: float = 0.2
-    probability: float = 0.3
+    probability: float = 0.5
 
     def __post_init__(self) -> None:
-        check_number("mixup_alpha", self.alpha, MAX_ALPHA)
-        check_number("mixup_probability", self.probability)
+        check_number(f"{self.name}_alpha", self.alpha, MAX_ALPHA)
+        check_number(f"{self.name}_probability", self.probability)
 
     def __call__(
         self, x: Tensor, targets: Tensor, generator: torch.Generator, classes: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """x [B, T, 2, H, W] and labels [B] (with `classes`) or soft targets [B, classes] → both mixed."""
-        targets = _prepare(x, targets, generator, classes)
+        check_generator(generator)
+        targets = soft_targets(targets, classes)
+        _check_pair(x, targets)
         if self.alpha == 0 or self.probability == 0:
             return x, targets
-        hit, partners, weight = _draw(len(x), self.probability, self.alpha, generator)
-        return mixup(x, targets, partners, weight) if hit else (x, targets)
+        # All is drawn whether the batch is hit or not, so later draws do not depend on the outcome.
+        hit = bool(uniform_draws(1, generator=generator) < self.probability)
+        partners = torch.randperm(len(x), generator=generator)
+        mixed = self.draw(x, symmetric_beta(self.alpha, generator), generator)
+        return mixed(x, targets, partners) if hit else (x, targets)
+
+    def draw(self, x: Tensor, weight: float, generator: torch.Generator) -> Mixing:
+        """The function that mixes clips, targets and partners, for this λ."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class EventCutMix:
-    """`cutmix` of a whole batch with a probability: one box of about the share 1 − λ, λ ~ Beta(α, α). An α of 0 is off.
+class Mixup(BatchMixer):
+    """`mixup` of a whole batch with a probability."""
+
+    name = "mixup"
+    probability: float = 0.3
+
+    def draw(self, x: Tensor, weight: float, generator: torch.Generator) -> Mixing:
+        return partial(mixup, weight=weight)
+
+
+@dataclass(frozen=True)
+class EventCutMix(BatchMixer):
+    """`cutmix` of a whole batch with a probability: one box of about the share 1 − λ.
 
     The box has the frame's shape and its centre anywhere; the border may clip it, and the targets go by what is left.
     The paper's table gives α and no probability: 0.5 is our choice.
     """
 
-    alpha: float = 0.2
-    probability: float = 0.5
+    name = "cutmix"
 
-    def __post_init__(self) -> None:
-        check_number("cutmix_alpha", self.alpha, MAX_ALPHA)
-        check_number("cutmix_probability", self.probability)
-
-    def __call__(
-        self, x: Tensor, targets: Tensor, generator: torch.Generator, classes: int | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """x [B, T, 2, H, W] and labels [B] (with `classes`) or soft targets [B, classes] → both mixed."""
-        targets = _prepare(x, targets, generator, classes)
-        if self.alpha == 0 or self.probability == 0:
-            return x, targets
-        hit, partners, weight = _draw(len(x), self.probability, self.alpha, generator)
+    def draw(self, x: Tensor, weight: float, generator: torch.Generator) -> Mixing:
         box = draw_box(weight, x.shape[-2], x.shape[-1], generator)
-        return cutmix(x, targets, partners, box) if hit and box.area() else (x, targets)
+        return partial(cutmix, box=box) if box.area() else lambda x, targets, partners: (x, targets)
 
 
 def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -> Box:
@@ -137,20 +149,6 @@ def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -
     top = int(draw_integer(chance[0], height - 1)) - tall // 2
     left = int(draw_integer(chance[1], width - 1)) - wide // 2
     return Box(max(top, 0), min(top + tall, height), max(left, 0), min(left + wide, width))
-
-
-def _draw(samples: int, probability: float, alpha: float, generator: torch.Generator) -> tuple[bool, Tensor, float]:
-    """Whether to mix, the partners [B] and λ; all are always drawn, so later draws do not depend on the outcome."""
-    hit = bool(uniform_draws(1, generator=generator) < probability)
-    partners = torch.randperm(samples, generator=generator)
-    return hit, partners, symmetric_beta(alpha, generator)
-
-
-def _prepare(x: Tensor, targets: Tensor, generator: torch.Generator, classes: int | None) -> Tensor:
-    check_generator(generator)
-    soft = soft_targets(targets, classes)
-    _check_pair(x, soft)
-    return soft
 
 
 def _check_pair(x: Tensor, targets: Tensor) -> None:

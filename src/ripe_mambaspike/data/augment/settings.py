@@ -61,37 +61,19 @@ class Augmentation:
 BENCHMARKS = {
     "dvsgesture": Augmentation(),
     "cifar10dvs": Augmentation(
-        nda_operations=2,
-        nda_magnitude=0.5,
-        horizontal_flip=0.5,
-        mixup_alpha=0.4,
-        mixup_probability=0.5,
-        cutmix_alpha=0.4,
-        label_smoothing=0.05,
+        nda_operations=2, nda_magnitude=0.5, horizontal_flip=0.5,
+        mixup_alpha=0.4, mixup_probability=0.5, cutmix_alpha=0.4, label_smoothing=0.05,
     ),
     "ncaltech101": Augmentation(
-        nda_operations=2,
-        nda_magnitude=0.2,
-        roll_cap=0.15,
-        cutout_cap=0.15,
-        mixup_alpha=0.4,
-        mixup_probability=0.5,
-        cutmix_alpha=0.2,
-        label_smoothing=0.05,
+        nda_operations=2, nda_magnitude=0.2, roll_cap=0.15, cutout_cap=0.15,
+        mixup_alpha=0.4, mixup_probability=0.5, cutmix_alpha=0.2, label_smoothing=0.05,
     ),
     "nmnist": Augmentation(
-        nda_operations=2,
-        roll_cap=0.15,
-        cutout_cap=0.20,
-        horizontal_flip=0.5,
-        time_reversal=0.5,
-        mixup_alpha=0.4,
-        mixup_probability=0.5,
-        cutmix_alpha=0.2,
-        label_smoothing=0.05,
+        nda_operations=2, roll_cap=0.15, cutout_cap=0.20, horizontal_flip=0.5, time_reversal=0.5,
+        mixup_alpha=0.4, mixup_probability=0.5, cutmix_alpha=0.2, label_smoothing=0.05,
     ),
     "dailydvs200": Augmentation(nda_operations=0, polarity_flip=0.0, horizontal_flip=0.5, mixup_probability=0.5),
-}
+}  # fmt: skip
 
 
 def augmentation_for(name: str) -> Augmentation:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -25,7 +25,7 @@ def write_whole(path: Path, data: bytes) -> None:
         with atomic_write(path) as file:
             file.write(data)
     except OSError as error:
-        raise InputError(f"{path}: expected a writable file, got {error.strerror or error}", path=path) from error
+        raise InputError(f"{path}: expected a writable file, got {first_line(error)}", path=path) from error
 
 
 def read_file(path: Path) -> bytes:
@@ -39,9 +39,7 @@ def read_file(path: Path) -> bytes:
 def require_trust(path: Path, carries: str | None, trust: bool) -> None:
     """Raise for a file that carries code, unless the caller trusts it."""
     if carries and not trust:
-        raise InputError(
-            f"{path}: trust: expected true for {carries}, got false; {TRUST_HINT}", field="trust", path=path
-        )
+        raise InputError.expected("trust", f"true for {carries}", "false", path=path, hint=TRUST_HINT)
 
 
 def first_line(error: BaseException) -> str:
@@ -59,14 +57,18 @@ def damaged(path: Path, what: str, error: BaseException | str) -> InputError:
 def failed_run(path: Path, inputs: Sequence[Tensor], error: Exception) -> InputError:
     """The error for a graph that cannot be run on its inputs."""
     shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
-    message = f"{path}: inputs: expected shapes that the graph takes, got {shapes} ({first_line(error)})"
-    return InputError(message, field="inputs", path=path)
+    return InputError.expected("inputs", "shapes that the graph takes", f"{shapes} ({first_line(error)})", path=path)
 
 
-def check_inputs(path: Path, given: Sequence[object], expected: Sequence[object]) -> None:
-    """Raise unless the inputs have the number, dtypes and shapes that a static graph expects."""
-    if list(given) != list(expected):
-        raise InputError(f"{path}: inputs: expected {expected}, got {given}", field="inputs", path=path)
+def check_inputs(path: Path, inputs: Sequence[Tensor], expected: Sequence[str]) -> None:
+    """Raise unless the inputs are those that a static graph expects, each as `describe_tensor` gives it."""
+    given = [describe_tensor(one.dtype, one.shape) for one in inputs]
+    if given != list(expected):
+        raise InputError.expected("inputs", ", ".join(expected), ", ".join(given), path=path)
+
+
+def describe_tensor(dtype: object, shape: Iterable[int]) -> str:
+    return f"{dtype} {tuple(shape)}"
 
 
 @contextlib.contextmanager

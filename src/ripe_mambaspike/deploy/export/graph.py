@@ -29,6 +29,7 @@ from ripe_mambaspike.nn.state import State, below, prefixed
 
 GRAPH_KINDS = ("clip", "step", "tail")
 NEXT = "next."  # prefix of the states that a step returns
+SPIKES_ALIAS = (".attention.spikes", ".second_conv.input")  # equal states; the second one is kept
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def graph_kinds(config: RipeConfig, graphs: Sequence[str] = ()) -> tuple[str, ..
     """The kinds of graphs to export: those given, or all that the network has."""
     kinds = GRAPH_KINDS[:2] if config.causal else GRAPH_KINDS
     if other := [kind for kind in graphs if kind not in kinds]:
-        raise ConfigError(f"graphs: expected some of {', '.join(kinds)}, got {other[0]}", field="graphs")
+        raise ConfigError.expected("graphs", f"some of {', '.join(kinds)}", other[0])
     return tuple(graphs) or kinds
 
 
@@ -64,14 +65,14 @@ def make_graph(
     `stored` are weights that stay int8 or float16 in the graph and are converted to float32 where they are used.
     """
     if min(height, width) < MIN_SIDE:
-        raise ConfigError(f"in_size: expected at least {MIN_SIDE}×{MIN_SIDE}, got {height}×{width}", field="in_size")
+        raise ConfigError.expected("in_size", f"at least {MIN_SIDE}×{MIN_SIDE}", f"{height}×{width}")
     prepared = prepare_for_export(model, stored)
     config = prepared.config
     graph_kinds(config, (kind,))
     most = config.max_time_steps
     steps = config.time_steps if time_steps is None else time_steps
     if steps < 1 or (most is not None and steps > most):
-        raise ConfigError(f"time_steps: expected an int from 1 to {most}, got {steps}", field="time_steps")
+        raise ConfigError.expected("time_steps", f"an int from 1 to {most}", steps)
     module = {"clip": _Clip, "step": _Step, "tail": _Tail}[kind](prepared, steps).eval()
     module.size = (height, width)
     facts = {"name": model.name, "time_steps": steps, "num_classes": config.num_classes}
@@ -88,34 +89,31 @@ def step_states(
     config: RipeConfig, batch: int, height: int, width: int, dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
     """The initial states of a step graph, by name: zeros."""
-    shapes = _state_shapes(config, batch, height, width)
-    return {
-        name: torch.zeros(shape, dtype=dtype if kind == torch.float32 and not name.startswith("tokens.") else kind)
-        for name, (shape, kind) in shapes.items()
-    }
+    grids = [(height, width), *config.grids(height, width)]
+    sizes = {"batch": batch, "positions": grids[-1][0] * grids[-1][1]}
+    for level, (rows, columns) in enumerate(grids):
+        sizes |= {f"height{level or ''}": rows, f"width{level or ''}": columns}
+    states = {}
+    for name, example in _example_states(config).items():
+        axes = _state_axes(name)
+        shape = [sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(example.shape)]
+        kept = example.dtype != torch.float32 or name.startswith("tokens.")
+        states[name] = torch.zeros(shape, dtype=example.dtype if kept else dtype)
+    return states
 
 
 @lru_cache(8)
-def _state_shapes(
-    config: RipeConfig, batch: int, height: int, width: int
-) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and dtype of every state that a step returns, found by running one step on the meta device.
+def _example_states(config: RipeConfig) -> dict[str, Tensor]:
+    """Every state that a step returns, found by running one step of the smallest size on the meta device.
 
     An attention's last spikes equal the second convolution's last input and are returned only once.
     """
     with torch.device("meta"), torch.no_grad():
         model = build(config, config.architecture).eval()
         assert isinstance(model, RipeMambaSpike)
-        state = _step(model, torch.zeros(batch, 1, 2, height, width), None, 0)[-1]
-    return {name: (tuple(value.shape), value.dtype) for name, value in state.items() if _is_unique(name, state)}
-
-
-def _is_unique(name: str, state: Mapping[str, Any]) -> bool:
-    return not (name.endswith(".attention.spikes") and _alias(name) in state)
-
-
-def _alias(name: str) -> str:
-    return name.replace(".attention.spikes", ".second_conv.input")
+        state = _step(model, torch.zeros(1, 1, 2, MIN_SIDE, MIN_SIDE), None, 0)[-1]
+    alias, kept = SPIKES_ALIAS
+    return {name: one for name, one in state.items() if alias not in name or name.replace(alias, kept) not in state}
 
 
 def _step(
@@ -175,7 +173,7 @@ class _Clip(_GraphModule):
 class _Step(_GraphModule):
     def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
         super().__init__(model, time_steps)
-        names = tuple(_state_shapes(model.config, 1, MIN_SIDE, MIN_SIDE))
+        names = tuple(_example_states(model.config))
         self.inputs = ("x", "step", *names)
         self.outputs = ("logits",) if model.config.causal else ("features", "attention")
         self.outputs += tuple(NEXT + name for name in names)
@@ -183,7 +181,7 @@ class _Step(_GraphModule):
 
     def forward(self, x: Tensor, step: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         state = dict(zip(self.inputs[2:], states, strict=True))
-        state |= {name.replace("second_conv.input", "attention.spikes"): value for name, value in state.items()}
+        state |= {name.replace(*SPIKES_ALIAS[::-1]): value for name, value in state.items()}
         outputs, left = _step(self.model, x.unsqueeze(1), state, step.reshape(1))
         return (*(value.squeeze(1) for value in outputs), *(left[name] for name in self.inputs[2:]))
 
@@ -224,12 +222,3 @@ def _state_axes(name: str) -> dict[int, str]:
         return {0: "batch"}
     level = 3 if part == "bridge" else int(rest[0]) + (rest[1:] != ["first_conv", "input"])
     return {0: "batch", 2: f"height{level or ''}", 3: f"width{level or ''}"}
-
-
-def refuse_dynamic(graph: Graph, name: str) -> None:
-    """Raise for a format that does not support dynamic sizes."""
-    if graph.dynamic:
-        sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
-        raise ConfigError(
-            f"static: expected true for {name}, which is for one size, got free {', '.join(sizes)}", field="static"
-        )

@@ -14,9 +14,9 @@ from msgspec import Meta
 
 from ripe_mambaspike.deploy.export.common import MAX_GRAPH_BYTES
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
-from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular
+from ripe_mambaspike.files import read_regular
 from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
-from ripe_mambaspike.schema import Document, decode_json
+from ripe_mambaspike.schema import Document, read_json
 
 MANIFEST = "export.json"
 FORMAT: Final = "ripe-export"
@@ -59,9 +59,9 @@ class Manifest(Document, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("kind", "file"):
             if len({getattr(graph, name) for graph in self.graphs}) < len(self.graphs):
-                raise WeightsError(f"graphs: expected one of each {name}, got one twice", field="graphs")
+                raise WeightsError.expected("graphs", f"one of each {name}", "one twice")
         if missing := [name for name in RipeConfig.field_names() if name not in self.config]:
-            raise WeightsError(f"config.{missing[0]}: expected a value, got nothing", field=f"config.{missing[0]}")
+            raise WeightsError.expected(f"config.{missing[0]}", "a value", "nothing")
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
@@ -90,30 +90,19 @@ def read_graph(folder: Path, graph: GraphFile) -> bytes:
     except OSError as error:
         raise WeightsError(f"{path}: expected a readable file, got {error.strerror or error}", path=path) from error
     if (digest := hashlib.sha256(data).hexdigest()) != graph.sha256:
-        raise WeightsError(
-            f"{path}: sha256: expected {graph.sha256} of {MANIFEST}, got {digest}; the file was damaged or replaced",
-            path=path,
-            field="sha256",
-        )
+        hint = "the file was damaged or replaced"
+        raise WeightsError.expected("sha256", f"{graph.sha256} of {MANIFEST}", digest, path=path, hint=hint)
     return data
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The folder's manifest; raises a WeightsError for a wrong field."""
     path = folder / MANIFEST
-    try:
-        data = read_regular(path, MAX_JSON_BYTES)
-    except OSError as error:
-        message = f"{path}: expected a readable file, got {error.strerror or error}; {HINT}"
-        raise WeightsError(message, path=path) from error
-    header = decode_json(data, _Header, origin=path, error=WeightsError, hint=HINT)
+    header = read_json(path, _Header, error=WeightsError, hint=HINT)
     if header.version != VERSION:
-        raise WeightsError(
-            f"{path}: version: expected {VERSION}, got {header.version}; export the network again with ripe export",
-            field="version",
-            path=path,
-        )
-    return decode_json(data, Manifest, origin=path, error=WeightsError, hint=HINT)
+        hint = "export the network again with ripe export"
+        raise WeightsError.expected("version", str(VERSION), header.version, path=path, hint=hint)
+    return read_json(path, Manifest, error=WeightsError, hint=HINT)
 
 
 def config_of(manifest: Manifest, folder: Path) -> RipeConfig:

@@ -84,10 +84,10 @@ def text(value: Any) -> str:
 def check_model(model: Any) -> None:
     model = require_form(model, "a NIR export", "deployed")
     if model.config.causal:
-        raise ConfigError(f"causal: expected false for a NIR export, got true of '{model.name}'", field="causal")
+        raise ConfigError.expected("causal", "false for a NIR export", f"true of '{model.name}'")
     kind = str(model.dtype).removeprefix("torch.")
     if kind not in ("float32", "float64"):
-        raise ConfigError(f"dtype: expected float32 or float64 for a NIR export, got {kind}", field="dtype")
+        raise ConfigError.expected("dtype", "float32 or float64 for a NIR export", kind)
 
 
 def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
@@ -201,10 +201,8 @@ def _norm(module: str, norm: nn.Module) -> Any:
 def _neuron(module: str, neuron: Any, grid: Grid) -> Any:
     """A neuron as a graph of its own, made from its constants."""
     if not hasattr(neuron, "constants"):
-        raise ConfigError(
-            f"neurons: expected neurons with constants for a NIR export, got {type(neuron).__name__} in {module}",
-            field="neurons",
-        )
+        got = f"{type(neuron).__name__} in {module}"
+        raise ConfigError.expected("neurons", "neurons with constants for a NIR export", got)
     constants = copy.deepcopy(neuron).double().constants(torch.device("cpu"))
     return neuron_graph(constants, grid, _metadata(module, neuron))
 

@@ -39,13 +39,13 @@ def run_graph(
         sources[target].append(source)
     entries = list(graph.inputs)
     if len(entries) != 1:
-        raise InputError(f"inputs: expected one input of the NIR graph, got {len(entries)}", field="inputs")
+        raise InputError.expected("inputs", "one input of the NIR graph", len(entries))
     expected = tuple(int(side) for side in nodes[entries[0]].input_type["input"])
     if x.ndim < 3 or tuple(x.shape[2:]) != expected:
-        raise InputError(f"x: expected steps of shape {expected}, got {tuple(x.shape[2:])}", field="x")
+        raise InputError.expected("x", f"steps of shape {expected}", tuple(x.shape[2:]))
     kept = list(graph.outputs) if watch is None else list(watch)
     if unknown := [name for name in kept if name not in nodes]:
-        raise InputError(f"watch: expected NIR nodes ({', '.join(nodes)}), got {unknown[0]}", field="watch")
+        raise InputError.expected("watch", f"NIR nodes ({', '.join(nodes)})", unknown[0])
     order = _order(sources, kinds)
     delays = [name for name in order if kinds[name] == "Delay"]
     lengths = {name: _steps(name, nodes[name], dt) for name in delays}
@@ -85,7 +85,7 @@ def flat_nodes(graph: Any, prefix: str = "") -> tuple[dict[str, Any], list[tuple
             nodes[full] = node
             continue
         if len(node.inputs) != 1 or len(node.outputs) != 1:
-            raise InputError(f"{full}: expected one input and one output of an inner NIR graph, got more", field=full)
+            raise InputError.expected(full, "one input and one output of an inner NIR graph", "more")
         doors[full] = (f"{full}/{next(iter(node.inputs))}", f"{full}/{next(iter(node.outputs))}")
         inner, inner_edges = flat_nodes(node, f"{full}/")
         nodes.update(inner)
@@ -103,12 +103,12 @@ def _order(sources: Mapping[str, list[str]], kinds: Mapping[str, str]) -> list[s
         return list(TopologicalSorter(waits).static_order())
     except CycleError as error:
         loop = " → ".join(error.args[1])
-        raise InputError(f"edges: expected a delay in every loop, got {loop} without one", field="edges") from error
+        raise InputError.expected("edges", "a delay in every loop", f"{loop} without one") from error
 
 
 def _total(sources: list[str], signals: Signals, name: str) -> Tensor:
     if not sources:
-        raise InputError(f"{name}: expected an edge that leads to this NIR node, got none", field=name)
+        raise InputError.expected(name, "an edge that leads to this NIR node", "none")
     total = signals[sources[0]]
     for source in sources[1:]:
         total = total + signals[source]
@@ -120,14 +120,14 @@ def _steps(name: str, node: Any, dt: float) -> int:
     counts = np.asarray(node.delay, np.float64) / dt
     whole = np.round(counts)
     if whole.size == 0 or whole.min() < 1 or whole.max() != whole.min() or np.abs(counts - whole).max() > 1e-3:
-        raise InputError(f"{name}: expected one delay of whole steps of {dt} s, got others", field=name)
+        raise InputError.expected(name, f"one delay of whole steps of {dt} s", "others")
     return int(whole.flat[0])
 
 
 def _step(name: str, node: Any, dt: float, like: Tensor) -> Step:
     kind = type(node).__name__
     if kind not in STEPS:
-        raise InputError(f"{name}: expected a NIR node of {', '.join(STEPS)}, Delay, got {kind}", field=name)
+        raise InputError.expected(name, f"a NIR node of {', '.join(STEPS)}, Delay", kind)
     return STEPS[kind](node, dt, like)
 
 

@@ -1,19 +1,18 @@
 """`export`: from a trained network to a folder for another runtime: fuse, quantize, write, check."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ripe_mambaspike.data.clips import EvalBatches
-from ripe_mambaspike.deploy.export.card import CardFacts, write_card
+from ripe_mambaspike.deploy.export.card import NETWORK_FOLDERS, CardFacts, result_of_network, write_card
 from ripe_mambaspike.deploy.export.manifest import read_manifest
 from ripe_mambaspike.deploy.export.parity import ParityResult
 from ripe_mambaspike.deploy.export.registry import ExportOptions, WeightFormat, export_format
-from ripe_mambaspike.deploy.export.run_result import NETWORK_FOLDERS, read_run_result
-from ripe_mambaspike.deploy.export.sample_clips import SampleClips, from_files, from_set, whole_part
+from ripe_mambaspike.deploy.export.sample_clips import SampleClips, from_files, from_set, open_split
 from ripe_mambaspike.deploy.export.write import check_output_folder, to_deployed, write_export
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, apply_stored, compare_accuracy, to_float16, to_int8
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
@@ -84,7 +83,7 @@ def export(
         )
         classifier = make_classifier(source, labels, time_steps, grid)
         if out is None:
-            raise InputError("out: expected a folder for a network in memory, got None", field="out")
+            raise InputError.expected("out", "a folder for a network in memory", None)
     else:
         folder = find_checkpoint(source)
         classifier = load_network(folder)
@@ -94,8 +93,7 @@ def export(
     out = Path(out)
     check_output_folder(out)
     if check and not getattr(classifier.model.config, "causal", False) and ("step" in graphs) != ("tail" in graphs):
-        given = " ".join(graphs)
-        raise InputError(f"graphs: expected step and tail together with --check, got {given}", field="graphs")
+        raise InputError.expected("graphs", "step and tail together with --check", " ".join(graphs))
     job = _Job(options, folder, classifier, labels, root, progress)
     if check:
         job.checked_on = job.sample("test", recordings, clips, "recordings")
@@ -113,11 +111,11 @@ def _check_together(
 ) -> None:
     """Raise for options that would be ignored."""
     if clips < 1:
-        raise InputError(f"clips: expected an int of at least 1, got {clips}", field="clips")
+        raise InputError.expected("clips", "an int of at least 1", clips)
     if recordings and not check:
-        raise InputError("recordings: expected --check with them, got no --check", field="recordings")
+        raise InputError.expected("recordings", "--check with them", "no --check")
     if calibration and options.weights != "int8":
-        raise InputError(f"calibration: expected --weights int8 with it, got {options.weights}", field="calibration")
+        raise InputError.expected("calibration", "--weights int8 with it", options.weights)
 
 
 @dataclass
@@ -137,17 +135,15 @@ class _Job:
     found: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        result = None if self.folder is None else read_run_result(self.folder)
-        self.facts = CardFacts(self.options.to, self.options.weights, self.labels, result)
+        run = result_of_network(self.folder) if self.folder else ()
+        self.facts = CardFacts(self.options.to, self.options.weights, self.labels, *run)
 
     def sample(self, part: str, files: Sequence[Path], count: int, option: str) -> SampleClips:
         if files:
             return from_files(self.classifier, files)
         if self.labels is None or self.folder is None:
-            raise InputError(
-                f"{option}: expected recordings, because the network does not name the set it was trained on, got none",
-                field=option,
-            )
+            expected = "recordings, because the network does not name the set it was trained on"
+            raise InputError.expected(option, expected, "none")
         return from_set(self.folder, self.labels, part, count, self.root)
 
     def shrink_weights(self) -> None:
@@ -163,7 +159,7 @@ class _Job:
                 "worst_layer": report.worst.name,
                 "worst_error": report.worst.error,
             }
-            self.facts = replace(self.facts, calibration=report)
+            self.facts.calibration = report
         if self.stored is None:
             return
         try:
@@ -180,34 +176,34 @@ class _Job:
                 "points": change.points,
                 "agreeing": change.agreeing,
             }
-            self.facts = replace(self.facts, accuracy=change)
+            self.facts.accuracy = change
 
     def finish(self, made: Path) -> None:
         """Check what was written if requested, and write the model card."""
         target = export_format(self.options.to)
         self.found["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
         if target.has_manifest and not target.has_graphs:
-            missing = read_manifest(made).not_expressed
-            self.found["not_expressed"] = missing
-            self.facts = replace(self.facts, limits=missing)
+            self.found["not_expressed"] = self.facts.limits = read_manifest(made).not_expressed
         if self.checked_on is not None:
             self.progress("checking")
             network = apply_stored(self.model, self.stored) if self.stored else self.model
             ways = target.check(made, network, self.checked_on.clips)
-            parity = {how: one for how, one in ways.items() if isinstance(one, ParityResult)}
-            self.facts = replace(self.facts, parity={f"{self.options.to}, {how}": one for how, one in parity.items()})
+            self.facts.parity = {
+                f"{self.options.to}, {how}": one for how, one in ways.items() if isinstance(one, ParityResult)
+            }
             self.found["check"] = {
                 "on": self.checked_on.what,
                 "ways": {how: one.to_dict() for how, one in ways.items()},
             }
         config = self.model.config.replace(time_steps=self.classifier.time_steps, in_size=self.classifier.grid)
-        cost = (("operations of one clip", f"{count_flops(config).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
-        write_card(made, self.model, replace(self.facts, cost=cost))
+        operations = f"{count_flops(config).total / 1e9:.3f} GFLOP, a multiply-add being two"
+        self.facts.cost = {"operations of one clip": operations}
+        write_card(made, self.model, self.facts)
 
     def _measure_accuracy(self, stored: dict[str, Stored]) -> AccuracyChange:
         """The accuracy change of the quantized weights on the test split."""
         if self.labels is None or self.folder is None:
-            raise WeightsError("set: expected the name of the set it was trained on, got none", field="set")
-        part = whole_part(self.folder, self.labels, "test", self.root)
+            raise WeightsError.expected("set", "the name of the set it was trained on", "none")
+        part, _ = open_split(self.folder, self.labels, "test", self.root)
         self.progress("comparing the accuracy")
         return compare_accuracy(self.model, stored, EvalBatches(part, EVAL_BATCH, torch.device("cpu")))

@@ -62,10 +62,8 @@ def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeM
     shapes = {name: parameter.shape for name, parameter in prepared.named_parameters()}
     for name, one in (stored or {}).items():
         if name not in shapes or one.values.shape != shapes[name]:
-            raise ConfigError(
-                f"stored: expected weights of '{model.name}', got {name} of shape {tuple(one.values.shape)}",
-                field="stored",
-            )
+            got = f"{name} of shape {tuple(one.values.shape)}"
+            raise ConfigError.expected("stored", f"weights of '{model.name}'", got)
         part, _, last = name.rpartition(".")
         module = prepared.get_submodule(part)
         setattr(module, last, nn.Parameter(one.values.detach().clone(), requires_grad=False))
@@ -83,8 +81,5 @@ def _require_exportable(model: RipeMambaSpike) -> None:
         for name, field in LAYERS.items():
             layer = getattr(stage, name)
             if not getattr(layer, "exportable", False):
-                raise ConfigError(
-                    f"{field}: expected layers with exportable = True, got {type(layer).__name__} in "
-                    f"stages.{level}.{name}",
-                    field=field,
-                )
+                got = f"{type(layer).__name__} in stages.{level}.{name}"
+                raise ConfigError.expected(field, "layers with exportable = True", got)

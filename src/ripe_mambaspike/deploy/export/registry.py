@@ -10,6 +10,7 @@ Files in `deploy/export/formats/` are found by themselves; any other module regi
 """
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import read_file, require_trust, write_whole
-from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds, make_graph, refuse_dynamic
+from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds, make_graph
 from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -69,23 +70,30 @@ class ExportFormat:
     has_manifest = True  # whether export.json lies beside its files
     static_only = False  # whether batch and size must be fixed
     carries_code: str | None = None  # the code that loading its files runs; None if they carry no code
+    packages: Sequence[str] = ()  # that it needs
+    extra = ""  # of this package, which installs them
 
     def unavailable_reason(self) -> str | None:
         """Why it cannot be written or run here; None if it can."""
-        return None
+        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if not missing:
+            return None
+        hint = f'pip install "ripe-mambaspike[{self.extra}]" adds it'
+        return f"{self.name} needs the package {missing[0]}, which is not installed; {hint}"
 
     def check_options(self, options: ExportOptions) -> None:
         """Raise a ConfigError for options that the format does not support."""
         if unknown := [kind for kind in options.graphs if kind not in GRAPH_KINDS]:
-            raise _option_error("graphs", f"some of {', '.join(GRAPH_KINDS)}", unknown[0])
+            raise ConfigError.expected("graphs", f"some of {', '.join(GRAPH_KINDS)}", unknown[0])
         if not self.has_graphs and options.graphs:
-            raise _option_error("graphs", f"none with --to {self.name}", " ".join(options.graphs))
+            raise ConfigError.expected("graphs", f"none with --to {self.name}", " ".join(options.graphs))
         if not self.has_graphs and options.static:
-            raise _option_error("static", f"false with --to {self.name}", True)
+            raise ConfigError.expected("static", f"false with --to {self.name}", True)
         if self.static_only and not options.static:
-            raise _option_error("static", f"true (--static) with --to {self.name}, which is for one size", False)
+            raise ConfigError.expected("static", f"true (--static) with --to {self.name}, which is for one size", False)
         if options.weights not in self.weight_formats:
-            raise _option_error("weights", f"{', '.join(self.weight_formats)} with --to {self.name}", options.weights)
+            known = ", ".join(self.weight_formats)
+            raise ConfigError.expected("weights", f"{known} with --to {self.name}", options.weights)
         if options.opset is not None:
             self.check_opset(options.opset)
         self._require_available()
@@ -95,7 +103,7 @@ class ExportFormat:
             raise ConfigError(f"to: {reason}", field="to")
 
     def check_opset(self, opset: int) -> None:
-        raise _option_error("opset", f"none with --to {self.name}", opset)
+        raise ConfigError.expected("opset", f"none with --to {self.name}", opset)
 
     def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
         """Write the network into the request's folder; returns its graph files and what they do not express."""
@@ -135,8 +143,10 @@ class GraphFormat(ExportFormat):
         if opset is not None:
             self.check_opset(opset)
         self._require_available()
-        if dynamic and self.static_only:
-            refuse_dynamic(graph, self.name)
+        if dynamic and self.static_only and graph.dynamic:
+            sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
+            expected = f"true for {self.name}, which is for one size"
+            raise ConfigError.expected("static", expected, f"free {', '.join(sizes)}")
         write_whole(path, self.encode(graph, dynamic=dynamic, opset=opset))
 
     def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
@@ -171,7 +181,7 @@ def register_export(name: str) -> Callable[[Format], Format]:
 
     def register(cls: Format) -> Format:
         if name in EXPORTS and type(EXPORTS[name]).__module__ != cls.__module__:
-            raise _option_error("register_export", "a name that is not taken", name)
+            raise ConfigError.expected("register_export", "a name that is not taken", name)
         EXPORTS[name] = cls()
         EXPORTS[name].name = name
         return cls
@@ -183,7 +193,7 @@ def export_format(name: str) -> ExportFormat:
     """A registered format by its name."""
     known = export_formats()
     if name not in known:
-        raise ConfigError(f"to: expected one of {', '.join(known)}, got {name!r}{suggest(name, known)}", field="to")
+        raise ConfigError.expected("to", f"one of {', '.join(known)}", f"{name!r}{suggest(name, known)}")
     return EXPORTS[name]
 
 
@@ -198,7 +208,3 @@ def _find_formats() -> None:
     package = importlib.import_module("ripe_mambaspike.deploy.export.formats")
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
-
-
-def _option_error(field: str, expected: str, got: object) -> ConfigError:
-    return ConfigError(f"{field}: expected {expected}, got {got!r}", field=field)

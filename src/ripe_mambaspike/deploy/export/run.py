@@ -62,11 +62,8 @@ class Exported:
         if kind not in self._loaded:
             file = next((graph for graph in self.manifest.graphs if graph.kind == kind), None)
             if file is None:
-                raise InputError(
-                    f"graphs: expected a {kind} graph in {self.folder}, got none; export with --graphs {kind}",
-                    field="graphs",
-                    path=self.folder,
-                )
+                hint = f"export with --graphs {kind}"
+                raise InputError.expected("graphs", f"a {kind} graph", "none", path=self.folder, hint=hint)
             data = read_graph(self.folder, file)
             self._loaded[kind] = self._format.load(self.folder / file.file, data=data, trust=self._trust)
         return self._loaded[kind]
@@ -119,8 +116,7 @@ class Exported:
         return logits
 
     def _unexpected(self, field: str, expected: str, got: object) -> WeightsError:
-        message = f"{self.folder}: {field}: expected {expected}, got {str(got)[:200]}"
-        return WeightsError(message, field=field, path=self.folder)
+        return WeightsError.expected(field, expected, str(got)[:200], path=self.folder)
 
     def _check_clips(self, x: Tensor) -> None:
         manifest = self.manifest
@@ -128,11 +124,8 @@ class Exported:
         shape = (manifest.time_steps, 2, height, width)
         if x.ndim != 5 or tuple(x.shape[1:]) != shape or x.dtype != self.dtype:
             size = f"{height}, {width}" if manifest.static else "H, W"
-            raise InputError(
-                f"clips: expected torch.float32 (B, {manifest.time_steps}, 2, {size}) for {self.folder}, got {x.dtype} "
-                f"{tuple(x.shape)}",
-                field="clips",
-            )
+            expected = f"torch.float32 (B, {manifest.time_steps}, 2, {size}) for {self.folder}"
+            raise InputError.expected("clips", expected, f"{x.dtype} {tuple(x.shape)}")
 
 
 def is_export(folder: Path) -> bool:
@@ -153,7 +146,7 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
     except ValueError as error:
         raise WeightsError(f"{path}: {error}", field="to", path=path) from error
     if not isinstance(target, GraphFormat):
-        raise InputError(f"{path}: to: expected a format that runs here, got {manifest.to}", field="to", path=path)
+        raise InputError.expected("to", "a format that runs here", manifest.to, path=path)
     require_trust(folder, target.carries_code, trust)
     for graph in manifest.graphs:
         read_graph(folder, graph)
@@ -174,17 +167,13 @@ def load_export(
     manifest = model.manifest
     labels = _labels_of(Path(folder), manifest)
     if labels is not None and len(labels.classes) != model.config.num_classes:
-        raise WeightsError(
-            f"{folder}: classes: expected {model.config.num_classes} names, got {len(labels.classes)}",
-            field="classes",
-            path=folder,
-        )
+        expected = f"{model.config.num_classes} names"
+        raise WeightsError.expected("classes", expected, len(labels.classes), path=folder)
     if time_steps not in (None, manifest.time_steps):
-        message = f"time_steps: expected {manifest.time_steps}, as in {folder}, got {time_steps}"
-        raise InputError(message, field="time_steps")
+        raise InputError.expected("time_steps", f"{manifest.time_steps}, as in {folder}", time_steps)
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
         height, width = manifest.grid
-        raise InputError(f"grid: expected {height}×{width}, as in {folder}, got {grid}", field="grid")
+        raise InputError.expected("grid", f"{height}×{width}, as in {folder}", grid)
     return make_classifier(
         model,  # type: ignore[arg-type]
         labels,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.samples import spread_over_classes
-from ripe_mambaspike.errors import InputError, RipeError
+from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.inference.checkpoint_data import (
     data_settings_of,
     open_data_for,
@@ -22,26 +22,24 @@ from ripe_mambaspike.models.labels import Labels
 
 
 class SampleClips(NamedTuple):
-    """Clips [N, T, 2, H, W], their labels [N] if known, and a description."""
+    """Clips [N, T, 2, H, W] and a description."""
 
     clips: Tensor
-    labels: Tensor | None
     what: str
 
 
 def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | None = None) -> SampleClips:
     """`count` clips of a split of the network's own dataset, balanced over classes."""
-    data = open_data_for(folder, labels, data_settings_of(folder, labels, root=root))
-    found, note = split_of(data, part), store_note(trained_store(folder, labels), data)
+    found, note = open_split(folder, labels, part, root)
     chosen = spread_over_classes(found.labels.tolist(), min(count, len(found)))
-    clips, classes = zip(*(found.clip(number) for number in chosen), strict=True)
     what = f"{len(chosen)} of the {len(found)} {part} recordings of {labels.set}" + (f" ({note})" if note else "")
-    return SampleClips(torch.stack(clips), torch.tensor(classes), what)
+    return SampleClips(torch.stack([found.clip(number)[0] for number in chosen]), what)
 
 
-def whole_part(folder: Path, labels: Labels, part: str, root: Path | None = None) -> Clips:
-    """A split of the network's own dataset."""
-    return split_of(open_data_for(folder, labels, data_settings_of(folder, labels, root=root)), part)
+def open_split(folder: Path, labels: Labels, part: str, root: Path | None = None) -> tuple[Clips, str | None]:
+    """A split of the network's own dataset, and a note where it is prepared otherwise than for training."""
+    data = open_data_for(folder, labels, data_settings_of(folder, labels, root=root))
+    return split_of(data, part), store_note(trained_store(folder, labels), data)
 
 
 def from_files(classifier: Classifier, paths: Sequence[Path]) -> SampleClips:
@@ -51,5 +49,5 @@ def from_files(classifier: Classifier, paths: Sequence[Path]) -> SampleClips:
         try:
             clips.append(make_clip(classifier, read_recording(classifier, path)))
         except RipeError as error:
-            raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
-    return SampleClips(torch.stack(clips), None, f"{len(clips)} recording{'s' * (len(clips) > 1)} given")
+            raise error.in_file(path) from error
+    return SampleClips(torch.stack(clips), f"{len(clips)} recording{'s' * (len(clips) > 1)} given")

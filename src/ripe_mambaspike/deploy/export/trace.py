@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ripe_mambaspike.deploy.export.common import silenced
+from ripe_mambaspike.deploy.export.common import first_line, silenced
 from ripe_mambaspike.deploy.export.graph import Graph, resized
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.ops.mamba_inner.traced_scan import MAX_TOKENS
@@ -22,10 +22,9 @@ def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedP
         with torch.no_grad(), silenced():
             program = _traced(graph, dynamic)
     except Exception as error:  # torch.export has many error classes
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        hint = "; --static may help" if dynamic else ""
-        message = f"model: expected a {graph.kind} graph that torch.export can trace, got {first}{hint}"
-        raise ConfigError(message, field="model") from error
+        hint = "--static may help" if dynamic else ""
+        expected = f"a {graph.kind} graph that torch.export can trace"
+        raise ConfigError.expected("model", expected, first_line(error), hint=hint) from error
     program.graph.eliminate_dead_code()  # intermediate results that are not outputs
     program.graph_module.recompile()
     return program
@@ -49,7 +48,7 @@ def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
     shape = inputs[0].shape
     tokens = shape[1] * shape[2] if kind == "tail" else shape[1] * -(-shape[-2] // 8) * -(-shape[-1] // 8)
     if tokens > MAX_TOKENS:
-        raise InputError(f"clips: expected at most {MAX_TOKENS} tokens each, got {tokens}", field="clips")
+        raise InputError.expected("clips", f"at most {MAX_TOKENS} tokens each", tokens)
 
 
 def _generic(graph: Graph) -> tuple[torch.Tensor, ...]:

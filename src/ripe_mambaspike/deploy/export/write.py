@@ -19,12 +19,10 @@ from ripe_mambaspike.models.stored import Stored
 def to_deployed(model: Model) -> RipeMambaSpike:
     """The network to export, fused if necessary."""
     if not isinstance(model, RipeMambaSpike):
-        raise ConfigError(f"model: expected a RIPE-MambaSpike network, got '{model.name}'", field="model")
+        raise ConfigError.expected("model", "a RIPE-MambaSpike network", model.name)
     if model.config.form == "dual-kernel":
-        raise ConfigError(
-            f"form: expected training or deployed, got dual-kernel of '{model.name}', which ripe account runs",
-            field="form",
-        )
+        got = f"dual-kernel of '{model.name}', which ripe account runs"
+        raise ConfigError.expected("form", "training or deployed", got)
     return fuse(model, quiet=True) if model.config.form == "training" else model
 
 
@@ -35,13 +33,9 @@ def check_output_folder(out: Path) -> None:
             return
         names = {path.name for path in out.iterdir()} if out.is_dir() else {"."}
     except OSError as error:  # not a valid path on this system
-        raise InputError(f"out: expected a folder, got {out} ({error.strerror})", field="out", path=out) from error
+        raise InputError.expected("out", "a folder", error, path=out) from error
     if names - _written(out, names):
-        raise InputError(
-            f"out: expected a new folder or an earlier export, got {out}, which holds something else",
-            field="out",
-            path=out,
-        )
+        raise InputError.expected("out", "a new folder or an earlier export", "one that holds something else", path=out)
 
 
 def _written(out: Path, names: set[str]) -> set[str]:
@@ -69,6 +63,8 @@ def write_export(
 ) -> Path:
     """Write the deployed network into `out`; `finish` may inspect the folder, and raise, before it is moved."""
     check_output_folder(out)
+    if labels is not None and len(labels.classes) != model.config.num_classes:
+        raise ConfigError.expected("labels", f"{model.config.num_classes} classes", len(labels.classes))
     target = export_format(options.to)
     time_steps, grid = (labels.time_steps, labels.grid) if labels else (model.config.time_steps, model.config.in_size)
     try:

@@ -73,7 +73,7 @@ class AccumulatingConv(nn.Module):
         The state has the last input and the additions made since the recording began, for all samples.
         """
         if mode.relaxed:
-            raise InputError("mode: expected hard spikes to add up, got a relaxed pass", field="mode")
+            raise InputError.expected("mode", "hard spikes to add up", "a relaxed pass")
         spikes = x.to(torch.uint8).movedim(2, -1).contiguous()
         earlier = initial_state["input"].movedim(1, -1).contiguous() if initial_state else None
         before = initial_state["additions"] if initial_state else 0
@@ -93,7 +93,7 @@ class Accumulator:
 
     def __init__(self, model: Model, sums: Sums = "float64", *, grid: bool = True) -> None:
         if sums not in SUM_BITS:
-            raise ConfigError(f"sums: expected one of {', '.join(SUM_BITS)}, got {sums!r}", field="sums")
+            raise ConfigError.expected("sums", f"one of {', '.join(SUM_BITS)}", sums)
         self.sums = sums
         self.dense = _dense_twin(model, torch.float64 if sums == "float64" else torch.float32)
         steps = _put_on_grid(self.dense, sums) if grid or sums == "int8" else {}
@@ -110,13 +110,6 @@ class Accumulator:
     def run_dense(self, x: Tensor, steps_at_once: int | None = None) -> Accumulated:
         """The same by the dense twin."""
         return _run(self.dense, x, steps_at_once)
-
-
-def run_accumulating(
-    model: Model, x: Tensor, sums: Sums = "float64", *, grid: bool = True, steps_at_once: int | None = None
-) -> Accumulated:
-    """One pass of a network in any form by additions; for several passes keep an `Accumulator`."""
-    return Accumulator(model, sums, grid=grid).run(x, steps_at_once)
 
 
 def differing_spikes(first: Accumulated, second: Accumulated) -> dict[str, int]:
@@ -138,7 +131,7 @@ def grid_step(now: Tensor, before: Tensor, bias: Tensor, sums: Sums) -> Tensor:
 @torch.no_grad()
 def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accumulated:
     if steps_at_once is not None and steps_at_once < 1:
-        raise InputError(f"steps_at_once: expected an int of at least 1, got {steps_at_once}", field="steps_at_once")
+        raise InputError.expected("steps_at_once", "an int of at least 1", steps_at_once)
     fronts = list(run_in_pieces(network, x.to(network.dtype), steps_at_once or max(1, x.shape[1]), ("spikes",)))
     seen = [by_layer(front.observed, "spikes") for front in fronts]
     spikes = {_stage_name(layer): torch.cat([one[layer] for one in seen], 1) for layer in seen[0]}

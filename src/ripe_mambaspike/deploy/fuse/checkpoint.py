@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ripe_mambaspike.deploy.fuse.convert import fuse_with_report
+from ripe_mambaspike.deploy.fuse.convert import fuse, fuse_with_report
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 FUSED = "fused"  # folder name, beside the trained network
 
@@ -38,3 +40,10 @@ def fuse_checkpoint(checkpoint: str | Path, out: Path | None = None) -> FusedChe
     fused, agreement = fuse_with_report(model, quiet=True)
     fused.save_pretrained(out)
     return FusedCheckpoint(folder, out, model.parameter_count(), fused.parameter_count(), str(agreement))
+
+
+def load_fused(checkpoint: str | Path) -> Model:
+    """The network of a run or of a folder in its deployed form; a network without a training form as it is."""
+    model = from_pretrained(find_checkpoint(Path(checkpoint)))
+    trained = isinstance(model, RipeMambaSpike) and model.config.form == "training"
+    return fuse(model, quiet=True) if trained else model

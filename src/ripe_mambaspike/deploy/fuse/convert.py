@@ -49,10 +49,10 @@ def _check_model(model: Any, what: str, *forms: str) -> None:
     model = require_form(model, what, *forms)
     sync_num_classes(model)
     if (found := difference_from_config(model, meta_copy(model))) is not None:
-        raise ConfigError(f"{found.name}: expected the layer of the config for {what}, got {found}", field=found.name)
+        raise ConfigError.expected(found.name, f"the layer of the config for {what}", str(found))
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:
-        raise ConfigError(f"dtype: expected one precision for {what}, got {' and '.join(sorted(kinds))}", field="dtype")
+        raise ConfigError.expected("dtype", f"one precision for {what}", " and ".join(sorted(kinds)))
 
 
 def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, FormAgreement]:

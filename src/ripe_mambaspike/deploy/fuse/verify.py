@@ -51,11 +51,8 @@ def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> FormAgreement:
     """Compare in float64 on the probe; raises if the two differ."""
     agreement = compare_forms(first, second, probe(first).to(next(first.parameters()).device))
     if not agreement.error <= TOLERANCE or agreement.flips:
-        raise VerificationError(
-            f"{second.config.form}: expected the outputs of the {first.config.form} form of '{second.name}' to "
-            f"{TOLERANCE:.0e} and the same spikes, got {agreement}",
-            field=second.config.form,
-        )
+        expected = f"the outputs of the {first.config.form} form of '{second.name}' to {TOLERANCE:.0e} and its spikes"
+        raise VerificationError.expected(second.config.form, expected, str(agreement))
     return agreement
 
 
@@ -69,11 +66,9 @@ def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
         ours, theirs = (_trace_layers(copy.deepcopy(model).eval()) for model in (first, second))
     agreement = _agreement(ours, theirs, MIN_ROUNDED_SCALE)
     if not agreement.error <= ROUNDING[first.dtype]:
-        raise VerificationError(
-            f"{second.config.form}: expected layers that round as in the {first.config.form} form of '{second.name}' "
-            f"to {ROUNDING[first.dtype]:.0e}, got {agreement}",
-            field=second.config.form,
-        )
+        form, bound = first.config.form, ROUNDING[first.dtype]
+        expected = f"layers that round as in the {form} form of '{second.name}' to {bound:.0e}"
+        raise VerificationError.expected(second.config.form, expected, str(agreement))
 
 
 def _agreement(ours: dict[str, Tensor], theirs: dict[str, Tensor], least: float = MIN_SCALE) -> FormAgreement:

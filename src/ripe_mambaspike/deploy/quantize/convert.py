@@ -9,7 +9,6 @@ time constants, biases and filter coefficients, and they are few.
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,8 +20,6 @@ from ripe_mambaspike.deploy.quantize.rounding import ROUNDINGS, Rounded, damped,
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.input_checks import check_input
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels
-from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored, check_stored, restore, scale_shape
 from ripe_mambaspike.nn.eval_mode import eval_mode
@@ -110,11 +107,9 @@ def to_int8(
     """
     network = _check_model(model, "to_int8")
     if rounding not in ROUNDINGS:
-        raise ConfigError(f"rounding: expected one of {', '.join(ROUNDINGS)}, got {rounding!r}", field="rounding")
+        raise ConfigError.expected("rounding", f"one of {', '.join(ROUNDINGS)}", rounding)
     if float16_stages not in range(len(network.stages) + 1):
-        raise ConfigError(
-            f"float16_stages: expected an int from 0 to 3, got {float16_stages!r}", field="float16_stages"
-        )
+        raise ConfigError.expected("float16_stages", "an int from 0 to 3", float16_stages)
     network = deepcopy(network).float().cpu()
     batches, count = _calibration_batches(clips, network)
     moments = input_moments(network, batches)
@@ -141,21 +136,6 @@ def apply_stored(model: Model, stored: Mapping[str, Stored]) -> RipeMambaSpike:
     return copied.eval()
 
 
-def save_stored(
-    model: Model, stored: Mapping[str, Stored], folder: str | Path, *, labels: Labels | None = None
-) -> Path:
-    """A folder that `from_pretrained` loads as the float32 network `apply_stored` gives, bit for bit."""
-    network = _check_model(model, "save_stored")
-    beside: dict[str, bytes] = {}
-    if labels is not None:
-        if len(labels.classes) != network.config.num_classes:
-            raise ConfigError(
-                f"labels: expected {network.config.num_classes} classes, got {len(labels.classes)}", field="labels"
-            )
-        beside[LABELS_FILE] = packed_labels(labels, Path(folder) / LABELS_FILE)
-    return save_pretrained(network, folder, stored=stored, beside=beside)
-
-
 @torch.no_grad()
 def compare_accuracy(
     model: Model, stored: Mapping[str, Stored], batches: Iterable[tuple[Tensor, Tensor]]
@@ -171,7 +151,7 @@ def compare_accuracy(
             correct_stored += int((second == y).sum())
             agreeing += int((first == second).sum())
     if not clips:
-        raise InputError("clips: expected at least one clip with a label, got none", field="clips")
+        raise InputError.expected("clips", "at least one clip with a label", "none")
     return AccuracyChange(clips, correct, correct_stored, agreeing)
 
 
@@ -179,7 +159,7 @@ def _check_model(model: Any, what: str) -> RipeMambaSpike:
     model = require_form(model, what, *FORMS)
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
-            raise ConfigError(f"{name}: expected finite weights for {what}, got NaN or infinity", field=name)
+            raise ConfigError.expected(name, f"finite weights for {what}", "NaN or infinity")
     return model
 
 
@@ -192,18 +172,15 @@ def _calibration_batches(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor
         batches.extend(piece for piece in seen.split(CLIPS_PER_PASS) if len(piece))
     count = sum(map(len, batches))
     if count < MIN_CLIPS:
-        raise InputError(
-            f"clips: expected at least {MIN_CLIPS} calibration clips with events, got {count}; with fewer the scales "
-            "would depend on single recordings",
-            field="clips",
-        )
+        hint = "with fewer the scales would depend on single recordings"
+        raise InputError.expected("clips", f"at least {MIN_CLIPS} calibration clips with events", count, hint=hint)
     return batches, count
 
 
 def _parts(clips: Any) -> Iterator[Tensor]:
     for part in [clips] if isinstance(clips, Tensor) else clips:
         if not isinstance(part, Tensor):
-            raise InputError(f"clips: expected tensors of binned events, got a {type(part).__name__}", field="clips")
+            raise InputError.expected("clips", "tensors of binned events", f"a {type(part).__name__}")
         yield (part[None] if part.ndim == 4 else part).detach().cpu().float()
 
 

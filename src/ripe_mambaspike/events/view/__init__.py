@@ -4,10 +4,8 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
-
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import Recording, check_inside
+from ripe_mambaspike.events.recording import Recording, check_inside, check_int
 from ripe_mambaspike.files import write_file
 
 __all__ = ["view"]
@@ -34,12 +32,10 @@ def view(
     kind = path.suffix.lower()
     if kind not in RENDERERS:
         raise InputError.expected("path", f"a name that ends in {', '.join(RENDERERS)}", repr(path.suffix), path=path)
-    for name, value in (("frames", frames), ("window_us", window_us)):
-        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-            raise InputError.expected(name, "an int of at least 1", repr(value))
+    frames = None if frames is None else check_int("frames", frames, 1)
+    window_us = None if window_us is None else check_int("window_us", window_us, 1)
     if not len(recording):
         raise InputError.expected("events", "at least one", "none", path=path)
     check_inside(recording)
-    frames, window_us = (None if value is None else int(value) for value in (frames, window_us))
     render = getattr(import_module(f"{__name__}.{RENDERERS[kind]}"), RENDERERS[kind])
     return write_file(path, render(recording.ordered(), frames, window_us, title))

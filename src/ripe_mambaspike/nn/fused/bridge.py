@@ -14,6 +14,7 @@ from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.fused.carried import Carried
 from ripe_mambaspike.nn.fused.layers import channels_together
 from ripe_mambaspike.nn.fused.stage import Spikes
+from ripe_mambaspike.nn.norm import norm_affine
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.convolve import convolve
@@ -59,9 +60,8 @@ def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
             paired = channels_together(paired_kernel(kernel, channels), dtype), at_least_float32(bias)
         kernel, bias = channels_together(kernel, dtype), bias.to(dtype)
         winograd = winograd_weights(kernel)
-    norm = (at_least_float32(bridge.norm.weight), at_least_float32(bridge.norm.bias))
     attention = (bridge.attention.weight.to(dtype), bridge.attention.bias.to(dtype))
-    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.decay, winograd)
+    return BridgePlan(kernel, bias, mixture, norm_affine(bridge.norm), attention, paired, bridge.decay, winograd)
 
 
 def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:

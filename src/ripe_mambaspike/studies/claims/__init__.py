@@ -4,7 +4,8 @@ for claim in run_claims():
     print(claim.verdict, claim.id, claim.paper, claim.ours)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -27,7 +28,7 @@ from ripe_mambaspike.studies.claims.verdict import Claim, Verdict
 
 __all__ = ["GROUPS", "Claim", "Verdict", "run_claims"]
 
-GROUPS: dict[str, Callable[[], list[Claim]]] = {
+GROUPS: dict[str, Callable[[], Iterable[Claim]]] = {
     "fusion": fusion_claims,
     "dual-kernel": dual_kernel_claims,
     "tdm": tdm_claims,
@@ -56,5 +57,5 @@ def run_claims(groups: Sequence[str] | None = None, progress: Callable[[str], No
         if progress is not None:
             progress(name)
         with torch.random.fork_rng(devices=[]):  # leaves the caller's generator unchanged
-            claims += GROUPS[name]()
+            claims += [replace(claim, group=name) for claim in GROUPS[name]()]
     return claims

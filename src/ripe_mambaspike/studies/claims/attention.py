@@ -1,5 +1,7 @@
 """DS-MPA: the bound, the feature map, the saturating gate it is compared with, and its complexity."""
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,17 +21,13 @@ from ripe_mambaspike.ops.membrane_attention.reference import (
 )
 from ripe_mambaspike.ops.tdm import shift
 from ripe_mambaspike.studies.claims.random_network import generator, random_binary, random_normal, relative_error
-from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
+from ripe_mambaspike.studies.claims.verdict import Claim, exact, fact, number
 
-BOUND = ClaimSource("attention", "Proposition 2 (boundedness)")
-SECTION = ClaimSource("attention", "§4.3, Dual-Stream Membrane-Potential Attention")
-FAILURE = ClaimSource("attention", "Appendix B, failure mode of sigmoid-gated attention")
-COMPLEXITY = ClaimSource("attention", "Proposition 5 (DS-MPA complexity)")
 VARIANTS = {"ds-mpa": "full", "low-rank": "low-rank", "grouped": "grouped"}
 
 
-def attention_claims() -> list[Claim]:
-    return [*_bounds(), *_raw_spikes(), *_mixing(), *_feature_map(), *_saturation(), *_complexity()]
+def attention_claims() -> Iterator[Claim]:
+    return chain(_bounds(), _raw_spikes(), _mixing(), _feature_map(), _saturation(), _complexity())
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -46,27 +44,21 @@ def excess(attention: Tensor, value: Tensor) -> float:
 
 
 @torch.no_grad()
-def _bounds() -> list[Claim]:
+def _bounds() -> Iterator[Claim]:
     """Three parameterizations at the three stage widths, as in Table q6-lowrank."""
-    claims, place = [], ClaimSource("attention", "Table 18 (cheaper DS-MPA parameterizations)")
     passed = 0
     for kind, name in VARIANTS.items():
         for width in (32, 64, 128):
             error, outside = _one_bound(kind, width)
             passed += (holds := outside <= 1e-12 and error <= 1e-12)
-            claims.append(
-                place.fact(
-                    f"attention.bound.{name}.{width}",
-                    f"A lies in the hull of V and zero: {name} projections, width {width}",
-                    "inside",
-                    f"at most {outside:.1e} outside; the operator agrees to {error:.1e}",
-                    holds,
-                )
+            yield fact(
+                "attention.bound.{name}.{width}",
+                f"at most {outside:.1e} outside; the operator agrees to {error:.1e}",
+                holds,
+                name=name,
+                width=width,
             )
-    every = place.fact(
-        "attention.bound.all", "The bound is verified at every stage width", "9/9", f"{passed}/9", passed == 9
-    )
-    return [*claims, every]
+    yield fact("attention.bound.all", f"{passed}/9", passed == 9)
 
 
 def _one_bound(kind: str, width: int) -> tuple[float, float]:
@@ -84,7 +76,7 @@ def _one_bound(kind: str, width: int) -> tuple[float, float]:
     return relative_error(attention.flatten(3), plain), excess(plain, values)
 
 
-def _raw_spikes() -> list[Claim]:
+def _raw_spikes() -> Iterator[Claim]:
     rng = generator(1)
     query, key = 5 * random_normal(rng, 2, 2, 16, 50), 5 * random_normal(rng, 2, 2, 16, 50)
     spikes = random_binary(rng, 2, 2, 16, 50)
@@ -93,32 +85,12 @@ def _raw_spikes() -> list[Claim]:
     projected = plain_attention(query, key, random_normal(rng, 16, 16) @ spikes)
     outside = float(projected.min()) < 0 or float(projected.max()) > 1
     unbounded = excess(sigmoid_attention(query, key, spikes), spikes)
-    return [
-        BOUND.fact(
-            "attention.bound.binary",
-            "Unprojected binary V gives 0 ≤ A ≤ 1",
-            "[0, 1]",
-            f"[{low:.4f}, {high:.4f}]",
-            low >= 0 and high <= 1,
-        ),
-        ClaimSource("attention", "Appendix C, DS-MPA attention and per-class accuracy").fact(
-            "attention.bound.projected",
-            "With a learned projection of the spikes the bound is not [0, 1]",
-            "not [0, 1]",
-            f"[{float(projected.min()):.3f}, {float(projected.max()):.3f}]",
-            outside,
-        ),
-        FAILURE.fact(
-            "attention.sigmoid.unbounded",
-            "The sigmoid control has no such bound",
-            "not bounded by the values",
-            f"up to {unbounded:.1f} outside the hull",
-            unbounded > 0,
-        ),
-    ]
+    yield fact("attention.bound.binary", f"[{low:.4f}, {high:.4f}]", low >= 0 and high <= 1)
+    yield fact("attention.bound.projected", f"[{float(projected.min()):.3f}, {float(projected.max()):.3f}]", outside)
+    yield fact("attention.sigmoid.unbounded", f"up to {unbounded:.1f} outside the hull", unbounded > 0)
 
 
-def _mixing() -> list[Claim]:
+def _mixing() -> Iterator[Claim]:
     """The entries of A that depend on one entry of V."""
     rng = generator(2)
     query, key, value = (random_normal(rng, 1, 1, 6, 9) for _ in range(3))
@@ -126,89 +98,46 @@ def _mixing() -> list[Claim]:
     touched[..., 2, 4] += 1
     moved = (convex_attention(query, key, touched) - convex_attention(query, key, value))[0, 0].abs() > 1e-12
     channels, positions = int(moved.any(1).sum()), int(moved.any(0).sum())
-    return [
-        SECTION.fact(
-            "attention.mixes-channels",
-            "DS-MPA mixes channels rather than tokens",
-            "channels, not tokens",
-            f"one value reaches {channels} of 6 channels and {positions} of 9 positions",
-            channels > 1 and positions == 1,
-            reason="A row of A is a weighted mean of the rows of V (Proposition 2), so values move between positions "
-            "and never between channels; only the weights are made from all channels.",
-        )
-    ]
+    yield fact(
+        "attention.mixes-channels",
+        f"one value reaches {channels} of 6 channels and {positions} of 9 positions",
+        channels > 1 and positions == 1,
+    )
 
 
-def _feature_map() -> list[Claim]:
+def _feature_map() -> Iterator[Claim]:
     deep = torch.tensor([-20.0])
     literal, ours = float(F.elu(deep) + 1), float(positive_feature(deep))
     z = torch.linspace(-80, 1000, 4001, requires_grad=True)
     (slope,) = torch.autograd.grad(positive_feature(z).sum(), z)
     wide = torch.linspace(-30, 30, 601, dtype=torch.float64)
     error = relative_error(positive_feature(wide), F.elu(wide) + 1)
-    return [
-        SECTION.exact("attention.phi.form", "φ(z) is ELU(z) + 1, in float64", error, paper="ELU(z) + 1"),
-        SECTION.fact(
-            "attention.phi.literal",
-            "The normalizer cannot collapse, with φ written as ELU(z) + 1, at z = −20 in float32",
-            "φ > 0",
-            f"φ = {literal:.1e}",
-            literal > 0,
-            reason="expm1(z) + 1 cancels to exactly 0 in float32 from about −17 down; the true value is e^z.",
-        ),
-        SECTION.fact(
-            "attention.phi.safe",
-            "The normalizer cannot collapse, with φ written as exp(min(z, 0)) + max(z, 0)",
-            "φ > 0",
-            f"φ = {ours:.1e}",
-            ours > 0,
-        ),
-        FAILURE.fact(
-            "attention.phi.slope",
-            "φ'(z) > 0 everywhere",
-            "> 0",
-            f"at least {float(slope.min()):.1e} on [−80, 1000] in float32",
-            bool((slope > 0).all()),
-            remark="Below about −103 e^z is smaller than any float32 and the slope becomes 0.",
-        ),
-        FAILURE.fact(
-            "attention.phi.positive-slope",
-            "φ'(z) = 1 for z > 0",
-            "1",
-            f"{float(slope[z > 0].min()):g} to {float(slope[z > 0].max()):g}",
-            bool((slope[z > 0] == 1).all()),
-        ),
-    ]
+    yield exact("attention.phi.form", error)
+    yield fact("attention.phi.literal", f"φ = {literal:.1e}", literal > 0)
+    yield fact("attention.phi.safe", f"φ = {ours:.1e}", ours > 0)
+    yield fact(
+        "attention.phi.slope", f"at least {float(slope.min()):.1e} on [−80, 1000] in float32", bool((slope > 0).all())
+    )
+    yield fact(
+        "attention.phi.positive-slope",
+        f"{float(slope[z > 0].min()):g} to {float(slope[z > 0].max()):g}",
+        bool((slope[z > 0] == 1).all()),
+    )
 
 
-def _saturation() -> list[Claim]:
+def _saturation() -> Iterator[Claim]:
     ends = torch.tensor([-20.0, 20.0], dtype=torch.float64, requires_grad=True)
     (gate,) = torch.autograd.grad(torch.sigmoid(ends).sum(), ends)
     (feature,) = torch.autograd.grad(positive_feature(ends).sum(), ends)
-    return [
-        FAILURE.fact(
-            "attention.gate.saturates",
-            "σ'(z) vanishes in both tails",
-            "→ 0",
-            f"{float(gate[0]):.1e} at −20, {float(gate[1]):.1e} at 20",
-            float(gate.max()) < 1e-8,
-        ),
-        FAILURE.fact(
-            "attention.phi.positive-tail",
-            "Where the gate saturates for large positive z, φ' does not",
-            "does not vanish",
-            f"φ' = {float(feature[1]):g} at 20",
-            float(feature[1]) > 0.1,
-        ),
-        FAILURE.fact(
-            "attention.phi.negative-tail",
-            "Gradients flow regardless of burst amplitude, also for large negative z",
-            "does not vanish",
-            f"φ' = {float(feature[0]):.1e}, σ' = {float(gate[0]):.1e} at −20",
-            float(feature[0]) > 10 * float(gate[0]),
-            reason="For negative z both slopes are e^z to first order, so φ' vanishes exactly as fast as σ' does.",
-        ),
-    ]
+    yield fact(
+        "attention.gate.saturates", f"{float(gate[0]):.1e} at −20, {float(gate[1]):.1e} at 20", float(gate.max()) < 1e-8
+    )
+    yield fact("attention.phi.positive-tail", f"φ' = {float(feature[1]):g} at 20", float(feature[1]) > 0.1)
+    yield fact(
+        "attention.phi.negative-tail",
+        f"φ' = {float(feature[0]):.1e}, σ' = {float(gate[0]):.1e} at −20",
+        float(feature[0]) > 10 * float(gate[0]),
+    )
 
 
 class _LargestTensorMode(TorchDispatchMode):
@@ -237,30 +166,23 @@ def _softmax_flops(positions: int, channels: int) -> int:
     return int(counter.get_total_flops())
 
 
-def _complexity() -> list[Claim]:
+def _complexity() -> Iterator[Claim]:
     base = _attention_flops(256, 32)
     ratio = _softmax_flops(256, 128) / _attention_flops(256, 128)
     longer, wider = _attention_flops(512, 32) / base, _attention_flops(256, 64) / base
     with _LargestTensorMode() as seen:
         convex_attention(*(torch.zeros(1, 1, 32, 1024) for _ in range(3)))
     products = [n * c * c for n, c in ((4096, 32), (1024, 64), (256, 128))]
-    table = ClaimSource("attention", "Table 16 (DS-MPA cost, isolated)")
-    return [
-        COMPLEXITY.number("attention.linear", "Doubling N multiplies the cost by", "2 times", longer),
-        COMPLEXITY.number("attention.quadratic", "Doubling C multiplies the cost by", "4 times", wider),
-        COMPLEXITY.fact(
-            "attention.memory",
-            "No N×N matrix is made: memory is O(NC + C²)",
-            "NC + C²",
-            f"largest tensor {seen.elements:,} at N = 1024, C = 32 (N² is {1024**2:,})",
-            seen.elements <= 1024 * 32,
-        ),
-        COMPLEXITY.number("attention.ratio", "Time ratio to softmax attention at the deepest stage", "2×", ratio),
-        table.fact(
-            "attention.constant",
-            "N C² is the same in all three stages",
-            "4.19 M",
-            ", ".join(f"{p / 1e6:.3f} M" for p in products),
-            len(set(products)) == 1 and round(products[0] / 1e6, 2) == 4.19,
-        ),
-    ]
+    yield number("attention.linear", longer)
+    yield number("attention.quadratic", wider)
+    yield fact(
+        "attention.memory",
+        f"largest tensor {seen.elements:,} at N = 1024, C = 32 (N² is {1024**2:,})",
+        seen.elements <= 1024 * 32,
+    )
+    yield number("attention.ratio", ratio)
+    yield fact(
+        "attention.constant",
+        ", ".join(f"{p / 1e6:.3f} M" for p in products),
+        len(set(products)) == 1 and round(products[0] / 1e6, 2) == 4.19,
+    )

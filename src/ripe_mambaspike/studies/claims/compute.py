@@ -4,6 +4,8 @@ The paper's figures are those of PyTorch's counter, which sees the Mamba blocks'
 scan. The package's own count leaves the former out and adds the latter, so rows are compared in the paper's terms.
 """
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,10 +17,8 @@ from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.mamba import EXPAND, TAPS
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.studies.claims.random_network import generator, random_binary
-from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource, rounds_to
+from ripe_mambaspike.studies.claims.verdict import Claim, fact, number, rounds_to
 
-TABLE = ClaimSource("compute", "Table 20 (compute cost)")
-SWEEP = ClaimSource("compute", "Table 14 (time bins)")
 KEPT_TOKENS = 64  # tokens per step in the paper's T, width and resolution rows
 
 WIDE = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
@@ -40,8 +40,8 @@ ROWS: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
 STEP_MACS = {4: "430.5", 8: "861.0", 12: "1291.4", 16: "1721.9", 20: "2152.4"}
 
 
-def compute_claims() -> list[Claim]:
-    return [*_rows(), *_scaling(), *_steps(), *_counter()]
+def compute_claims() -> Iterator[Claim]:
+    return chain(_rows(), _scaling(), _steps(), _counter())
 
 
 def config(**overrides: Any) -> RipeConfig:
@@ -61,37 +61,26 @@ def as_counted(config: RipeConfig) -> float:
     return (count_flops(config).without_scan + depthwise(config)) / 1e9
 
 
-def _rows() -> list[Claim]:
-    claims = []
+def _rows() -> Iterator[Claim]:
     for slug, what, flops, _, overrides in ROWS:
         here = config(**overrides)
         ours, counted = as_counted(here), count_flops(here)
         own = (
             f"The package's own count is {counted.without_scan / 1e9:.4f} G, {counted.total / 1e9:.4f} G with the scan."
         )
-        claims.append(
-            TABLE.number(
-                f"compute.{slug}",
-                f"GFLOPs, {what}, as the paper's counter sees it",
-                f"{flops} G",
-                ours,
-                reason=f"{_pruned(flops, overrides)} {own}".strip(),
-                remark=own,
-            )
+        yield number(
+            "compute.{slug}",
+            ours,
+            reason=f"{_pruned(flops, overrides)} {own}".strip(),
+            remark=own,
+            slug=slug,
+            what=what,
+            flops=flops,
         )
     macs = [(float(flops), mac) for _, _, flops, mac, _ in ROWS]
     halves = sum(any(rounds_to(flops / 2 + shift, mac) for shift in (-0.0025, 0, 0.0025)) for flops, mac in macs)
-    return [
-        *claims,
-        TABLE.number("compute.macs", "GMACs, deployed", "4.50 G", as_counted(config()) / 2),
-        TABLE.fact(
-            "compute.halves",
-            "MACs are FLOPs/2 in every row, to rounding",
-            "every row",
-            f"{halves} of {len(ROWS)} rows",
-            halves == len(ROWS),
-        ),
-    ]
+    yield number("compute.macs", as_counted(config()) / 2)
+    yield fact("compute.halves", f"{halves} of {len(ROWS)} rows", halves == len(ROWS))
 
 
 def _pruned(paper: str, overrides: dict[str, Any]) -> str:
@@ -116,7 +105,7 @@ def _odd_dropped() -> float:
     return as_counted(config(in_size=34, num_tokens=24)) + more - own
 
 
-def _scaling() -> list[Claim]:
+def _scaling() -> Iterator[Claim]:
     base, wide, widest = (as_counted(config(**overrides)) for overrides in ({}, WIDE, WIDEST))
     first, second = wide / base, widest / wide
     few, all_tokens = as_counted(config(num_tokens=32)), as_counted(config())
@@ -124,63 +113,31 @@ def _scaling() -> list[Claim]:
     rates = {total / steps for steps, total in totals.items()}
     counted = count_flops(config())
     front, scan = (100 * counted.by_part[part] / counted.total for part in ("backbone", "scan"))
-    return [
-        TABLE.fact(
-            "compute.linear-steps",
-            "Cost is exactly linear in T",
-            "linear",
-            ", ".join(f"{rate / 1e6:.3f} M a step" for rate in sorted(rates)) + " at T = 4, 8, 16 and 32",
-            len(rates) == 1,
-        ),
-        TABLE.fact(
-            "compute.quadratic-width",
-            "Cost is exactly quadratic in C, 4× per width doubling",
-            "4×",
-            f"{first:.3f}× and {second:.3f}×",
-            abs(first - 4) < 1e-9 and abs(second - 4) < 1e-9,
-            reason="The first convolution reads two channels at any width and Mamba's state projections grow linearly, "
-            "so the growth is a little less; the paper's own rows give 3.99×.",
-        ),
-        TABLE.number("compute.tokens", "8× the tokens costs more compute by", "11 %", 100 * (all_tokens / few - 1)),
-        TABLE.fact(
-            "compute.dominates",
-            "The convolutional front-end dominates and not the scan",
-            "front-end",
-            f"backbone convolutions {front:.1f} %, scan {scan:.1f} %",
-            front > 50 > scan,
-        ),
-    ]
+    yield fact(
+        "compute.linear-steps",
+        ", ".join(f"{rate / 1e6:.3f} M a step" for rate in sorted(rates)) + " at T = 4, 8, 16 and 32",
+        len(rates) == 1,
+    )
+    yield fact(
+        "compute.quadratic-width", f"{first:.3f}× and {second:.3f}×", abs(first - 4) < 1e-9 and abs(second - 4) < 1e-9
+    )
+    yield number("compute.tokens", 100 * (all_tokens / few - 1))
+    yield fact("compute.dominates", f"backbone convolutions {front:.1f} %, scan {scan:.1f} %", front > 50 > scan)
 
 
-def _steps() -> list[Claim]:
-    claims = []
+def _steps() -> Iterator[Claim]:
     for steps, paper in STEP_MACS.items():
         ours = as_counted(config(time_steps=steps)) / 2 * 1e3
-        claims.append(
-            SWEEP.number(
-                f"compute.sweep.{steps}",
-                f"MACs at T = {steps}",
-                f"{paper} M",
-                ours,
-                reason="This sweep's MACs fit no part of the network, and at T = 16 contradict the paper's own 4.50 G.",
-            )
-        )
+        yield number("compute.sweep.{steps}", ours, steps=steps, paper=paper)
     rate = [float(paper) / steps for steps, paper in STEP_MACS.items()]
     spread = 100 * (max(rate) / min(rate) - 1)
-    return [
-        *claims,
-        SWEEP.fact(
-            "compute.sweep.linear",
-            "The sweep's MACs grow strictly linearly in T",
-            "linear",
-            f"{min(rate):.3f} to {max(rate):.3f} M a step ({spread:.3f} % apart)",
-            spread < 0.02,
-        ),
-    ]
+    yield fact(
+        "compute.sweep.linear", f"{min(rate):.3f} to {max(rate):.3f} M a step ({spread:.3f} % apart)", spread < 0.02
+    )
 
 
 @torch.no_grad()
-def _counter() -> list[Claim]:
+def _counter() -> Iterator[Claim]:
     """PyTorch's counter on the real deployed network, at a small size."""
     here = config(time_steps=4, in_size=32)
     model = create_model("dvsgesture", seed=0, time_steps=4, in_size=32, form="deployed").eval()
@@ -188,22 +145,16 @@ def _counter() -> list[Claim]:
         model(random_binary(generator(0), 1, 4, 2, 32, 32).float())
     seen, formula = int(counter.get_total_flops()), count_flops(here)
     scan = count_flops(config()).by_part["scan"]
-    return [
-        TABLE.fact(
-            "compute.counter",
-            "FLOPs are those of PyTorch's counter on the deployed network (here T = 4, 32²)",
-            "measured",
-            f"{seen:,} measured, {formula.without_scan:,} by formula without the scan",
-            seen == formula.without_scan,
-            reason="The counter sees the kernels this version happens to call; the formula counts what has to be done.",
-        ),
-        TABLE.fact(
-            "compute.scan-seen",
-            "The selective scan is counted as executed",
-            f"{formula.total:,} with it",
-            f"{seen:,} counted",
-            seen >= formula.total,
-            reason="PyTorch's counter sees matrix products and convolutions only, and the scan is neither; it is about "
-            f"{scan / 1e9:.4f} G at the deployed point.",
-        ),
-    ]
+    yield fact(
+        "compute.counter",
+        f"{seen:,} measured, {formula.without_scan:,} by formula without the scan",
+        seen == formula.without_scan,
+    )
+    yield fact(
+        "compute.scan-seen",
+        f"{seen:,} counted",
+        seen >= formula.total,
+        paper=f"{formula.total:,} with it",
+        reason="PyTorch's counter sees matrix products and convolutions only, and the scan is neither; it is about "
+        f"{scan / 1e9:.4f} G at the deployed point.",
+    )

@@ -1,5 +1,8 @@
 """Proposition (dual-kernel AC inference): a filter and a convolution are two kernels over the original spikes."""
 
+from collections.abc import Iterator
+from itertools import chain
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,18 +23,15 @@ from ripe_mambaspike.studies.claims.random_network import (
     random_uniform,
     relative_error,
 )
-from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
-
-PROPOSITION = ClaimSource("dual-kernel", "Proposition 3 (dual-kernel AC inference)")
-SECTION = ClaimSource("dual-kernel", "§5, accumulate-only inference")
+from ripe_mambaspike.studies.claims.verdict import Claim, exact, fact, number
 
 
-def dual_kernel_claims() -> list[Claim]:
-    return [*_unit(), *_network(), *_shares()]
+def dual_kernel_claims() -> Iterator[Claim]:
+    return chain(_unit(), _network(), _shares())
 
 
 @torch.no_grad()
-def _unit() -> list[Claim]:
+def _unit() -> Iterator[Claim]:
     rng = generator(0)
     fused, dual = FusedConv(6, 8, 2).double(), DualKernelConv(6, 8, 2).double()
     weight, bias = random_normal(rng, 8, 6, 3, 3), random_normal(rng, 8)
@@ -43,27 +43,17 @@ def _unit() -> list[Claim]:
     x = random_binary(rng, 2, 5, 6, 9, 9)
     sequential, split = fused(x)[0], dual(x)[0]
     first = F.conv2d(x[:, 0], now, bias, 2, 1)
-    return [
-        PROPOSITION.exact(
-            "dual.commutation",
-            "Conv(W, TDM(x))_t equals W(1+λ) * x_t − Wλ * x_{t−1} + b",
-            relative_error(split, sequential),
-        ),
-        PROPOSITION.exact(
-            "dual.first-step",
-            "At the first step only the kernel W(1+λ) acts",
-            relative_error(split[:, 0], first),
-        ),
-    ]
+    yield exact("dual.commutation", relative_error(split, sequential))
+    yield exact("dual.first-step", relative_error(split[:, 0], first))
 
 
-def _network() -> list[Claim]:
-    exact = "The whole network does the same with dual kernels"
+def _network() -> Iterator[Claim]:
     try:
         fused = fuse(random_network(seed=4), quiet=True)
         dual = dual_kernel(fused, quiet=True)
     except VerificationError as error:
-        return [SECTION.fact("dual.network", exact, "exact", "verification failed", False, reason=str(error))]
+        yield fact("dual.network", "verification failed", False, reason=str(error))
+        return
     x = probe(fused, side=34)
     agreement = compare_forms(fused, dual, x)
     operands = _operands(fused, x)
@@ -72,29 +62,20 @@ def _network() -> list[Claim]:
     counted = count_parameters(model_config("cifar10dvs"))
     assert counted.dual_kernel is not None
     extra = counted.dual_kernel - counted.deployed
-    return [
-        SECTION.exact(
-            "dual.network",
-            exact,
-            agreement.error,
-            remark=f"{agreement.flips} of {agreement.spikes:,} spikes differ. The form stores {extra:,} weights more "
-            f"({counted.dual_kernel:,} in all), which the paper does not say.",
-        ),
-        SECTION.fact(
-            "dual.five-of-six",
-            "The identity applies to five of the six backbone convolutions",
-            "5 of 6",
-            f"{convertible} of {len(operands)}",
-            convertible == 5 and len(operands) == 6,
-        ),
-        SECTION.fact(
-            "dual.operands",
-            "Five convolutions read binary spikes; the first reads a real-valued tensor",
-            "first real, five binary",
-            ", ".join("binary" if flag else "real" for flag in all_binary),
-            all_binary == [False] + [True] * 5,
-        ),
-    ]
+    yield exact(
+        "dual.network",
+        agreement.error,
+        flips=agreement.flips,
+        spikes=agreement.spikes,
+        extra=extra,
+        total=counted.dual_kernel,
+    )
+    yield fact("dual.five-of-six", f"{convertible} of {len(operands)}", convertible == 5 and len(operands) == 6)
+    yield fact(
+        "dual.operands",
+        ", ".join("binary" if flag else "real" for flag in all_binary),
+        all_binary == [False] + [True] * 5,
+    )
 
 
 @torch.no_grad()
@@ -109,14 +90,10 @@ def _operands(model: RipeMambaSpike, x: Tensor) -> list[Tensor]:
     return seen
 
 
-def _shares() -> list[Claim]:
+def _shares() -> Iterator[Claim]:
     config = model_config("dvsgesture")
     backbone = count_flops(config).by_part["backbone"]
     first = 2 * config.time_steps * conv_macs(64 * 64, 2, 32)
     share = 100 * first / backbone
-    return [
-        SECTION.number("dual.first-share", "Share of the first convolution at 128²", "1.54 %", share),
-        SECTION.number(
-            "dual.eligible", "Share of backbone operations that can be accumulate-only", "98.5 %", 100 - share
-        ),
-    ]
+    yield number("dual.first-share", share)
+    yield number("dual.eligible", 100 - share)

@@ -1,6 +1,8 @@
 """The neurons: stability, the discrete pole, the recurrences, the surrogate, and their size."""
 
 import math
+from collections.abc import Iterator
+from itertools import chain
 
 import torch
 
@@ -9,44 +11,25 @@ from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.neurons import csilif, csilif_pole, fire_over_time, lif
 from ripe_mambaspike.ops.spikes import fire
 from ripe_mambaspike.studies.claims.random_network import generator, random_normal, random_uniform, relative_error
-from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
-
-STABILITY = ClaimSource("neurons", "Proposition 6 (CSiLIF stability)")
-DERIVATION = ClaimSource("neurons", "Appendix B, derivation of the CSiLIF neuron")
+from ripe_mambaspike.studies.claims.verdict import Claim, count, exact, fact
 
 
-def neuron_claims() -> list[Claim]:
-    return [*_stability(), *_pole(), *_recurrences(), *_surrogate(), *_sizes(), *_scan()]
+def neuron_claims() -> Iterator[Claim]:
+    return chain(_stability(), _pole(), _recurrences(), _surrogate(), _sizes(), _scan())
 
 
-def _stability() -> list[Claim]:
+def _stability() -> Iterator[Claim]:
     axis = torch.linspace(-15, 8, 47, dtype=torch.float64)
     frequency = torch.tensor([-1e3, -math.pi, 0, 1, math.pi, 1e3], dtype=torch.float64)
     grid = torch.meshgrid(axis, frequency, axis, indexing="ij")
     largest = float(torch.hypot(*csilif_pole(*grid)).max())
     extreme = [torch.tensor(v) for v in (-12.0, math.pi, -8.0)]
     rounded = float(torch.hypot(*csilif_pole(*extreme)))
-    return [
-        STABILITY.fact(
-            "neurons.stable",
-            "|α| < 1 for ℓ and τ in [−15, 8] and ω in [−1000, 1000], in float64",
-            "< 1",
-            f"1 − {1 - largest:.1e}",
-            largest < 1,
-        ),
-        STABILITY.fact(
-            "neurons.stable.everywhere",
-            "|α| < 1 for every (ℓ, ω, τ), as the neuron computes it in float32 (here ℓ = −12, τ = −8)",
-            "< 1, no clipping needed",
-            f"{rounded:.9g}",
-            rounded < 1,
-            reason="True of real numbers; in floating point exp(−e^{ℓ+τ}) rounds to exactly 1 once ℓ + τ is below "
-            "about −17 (float32) or −37 (float64), far from the initial −2.3.",
-        ),
-    ]
+    yield fact("neurons.stable", f"1 − {1 - largest:.1e}", largest < 1)
+    yield fact("neurons.stable.everywhere", f"{rounded:.9g}", rounded < 1)
 
 
-def _pole() -> list[Claim]:
+def _pole() -> Iterator[Claim]:
     rng = generator(0)
     log_damping, log_step = random_uniform(rng, 200, low=-3, high=4), random_uniform(rng, 200, low=-8, high=0)
     frequency = random_uniform(rng, 200, low=-20, high=20)
@@ -54,18 +37,14 @@ def _pole() -> list[Claim]:
     rho = torch.complex(-log_damping.exp(), frequency)
     error = float((torch.complex(real, imag) - torch.exp(rho * log_step.exp())).abs().max())
     at_start, tuned = _peak(math.log(25), math.pi), _peak(math.log(25), 250.0)
-    return [
-        DERIVATION.exact("neurons.pole", "The discrete pole is exp((−e^ℓ + jω) e^τ)", error),
-        DERIVATION.fact(
-            "neurons.band-pass",
-            "The imaginary part gives a learnable band-pass",
-            "band-pass",
-            f"peak at {tuned:.2f} rad a step for ω = 250",
-            tuned > 0.1,
-            remark=f"At the initial ω = π the damping of 25 wins and the peak is at {at_start:.2f} rad a step: "
-            "the neuron starts as a low-pass.",
-        ),
-    ]
+    yield exact("neurons.pole", error)
+    yield fact(
+        "neurons.band-pass",
+        f"peak at {tuned:.2f} rad a step for ω = 250",
+        tuned > 0.1,
+        remark=f"At the initial ω = π the damping of 25 wins and the peak is at {at_start:.2f} rad a step: "
+        "the neuron starts as a low-pass.",
+    )
 
 
 def _peak(log_damping: float, frequency: float) -> float:
@@ -80,7 +59,7 @@ def _peak(log_damping: float, frequency: float) -> float:
     return float(response.argmax() * 2 * math.pi / 512)
 
 
-def _recurrences() -> list[Claim]:
+def _recurrences() -> Iterator[Claim]:
     rng = generator(1)
     x = 3 * random_normal(rng, 1, 12, 1)
     (spikes, charged), _ = fire_over_time(x, lif(x.shape[2]))
@@ -104,32 +83,16 @@ def _recurrences() -> list[Claim]:
         s = (2 * m.real >= 0.7).double()
         expected.append(2 * m.real)
     after_reset = 0.8 - 1.0
-    return [
-        ClaimSource("neurons", "§3, Preliminaries").exact(
-            "neurons.lif",
-            "LIF follows u_t = β(u_{t−1} − v s_{t−1}) + x_t",
-            lif_error,
-            remark=f"{int(spikes.sum())} spikes in 12 steps.",
-        ),
-        DERIVATION.exact(
-            "neurons.csilif",
-            "CSiLIF follows m_t = α(m_{t−1} − κ s_{t−1}) + b x_t with κ = 0.5 and U = 2 Re m",
-            relative_error(potential[0, :, 0], torch.stack(expected)),
-            remark=f"{int(fired.sum())} spikes in 12 steps.",
-        ),
-        DERIVATION.fact(
-            "neurons.hard-reset",
-            "κ = 1 corresponds to a hard reset",
-            "state returns to 0",
-            f"m = 0.8 becomes {after_reset:.1f}",
-            abs(after_reset) < 1e-12,
-            reason="Subtracting κ s takes 2κ from U whatever U was: a soft reset by one threshold at κ = 0.5, and by "
-            "two at κ = 1; a hard reset would set the state to zero.",
-        ),
-    ]
+    yield exact("neurons.lif", lif_error, remark=f"{int(spikes.sum())} spikes in 12 steps.")
+    yield exact(
+        "neurons.csilif",
+        relative_error(potential[0, :, 0], torch.stack(expected)),
+        remark=f"{int(fired.sum())} spikes in 12 steps.",
+    )
+    yield fact("neurons.hard-reset", f"m = 0.8 becomes {after_reset:.1f}", abs(after_reset) < 1e-12)
 
 
-def _surrogate() -> list[Claim]:
+def _surrogate() -> Iterator[Claim]:
     distance = torch.linspace(-3, 3, 601, dtype=torch.float64, requires_grad=True)
     worst = 0.0
     for alpha in (2.0, 3.0, 4.0):
@@ -138,44 +101,25 @@ def _surrogate() -> list[Claim]:
         worst = max(worst, relative_error(slope, formula))
     (soft,) = torch.autograd.grad(fire(distance, 4.0, relaxed=True).sum(), distance)
     sigma = torch.sigmoid(4 * distance.detach())
-    return [
-        ClaimSource("neurons", "Eq. (atan)").exact("neurons.atan", "The spike's gradient is the ATan surrogate", worst),
-        ClaimSource("neurons", "§4.5, Training Objective").exact(
-            "neurons.relaxed",
-            "The soft spike σ(α(u − v)) has its exact gradient",
-            relative_error(soft, 4 * sigma * (1 - sigma)),
-        ),
-    ]
+    yield exact("neurons.atan", worst)
+    yield exact("neurons.relaxed", relative_error(soft, 4 * sigma * (1 - sigma)))
 
 
-def _sizes() -> list[Claim]:
+def _sizes() -> Iterator[Claim]:
     sizes = {name: sum(p.numel() for p in make(1).parameters()) for name, make in NEURONS.items()}
-    return [
-        DERIVATION.count(
-            "neurons.csilif-adds",
-            "Scalars a channel that CSiLIF adds to SiLIF",
-            1,
-            sizes["csilif"] - sizes["silif"],
-            reason="CSiLIF has ℓ, ω, τ, a gain b and a threshold (5 a channel, as the paper's own stage count says), "
-            "SiLIF has three.",
-        )
-    ]
+    yield count("neurons.csilif-adds", sizes["csilif"] - sizes["silif"])
 
 
-def _scan() -> list[Claim]:
+def _scan() -> Iterator[Claim]:
     """The discretized input weight, from one token with a zero state."""
     delta, decay, weight = 0.7, -3.0, 1.3
     one = torch.ones(1, 1, 1, dtype=torch.float64)
     _, state = selective_scan(one, delta * one, decay * one[0], weight * one, one)
     ours = float(state.squeeze())
     exact = (math.exp(delta * decay) - 1) / decay * weight
-    return [
-        ClaimSource("neurons", "Appendix B, Mamba discretization").fact(
-            "scan.zoh-input",
-            "The scan's input weight is discretized by zero-order hold",
-            f"(ΔA)⁻¹(exp(ΔA) − I)ΔB = {exact:.4f}",
-            f"{ours:.4f} (ΔB = {delta * weight:.4f})",
-            abs(ours - exact) < 1e-9,
-            reason="Mamba's scan, and this one, use zero-order hold for A only and take ΔB for the input.",
-        )
-    ]
+    yield fact(
+        "scan.zoh-input",
+        f"{ours:.4f} (ΔB = {delta * weight:.4f})",
+        abs(ours - exact) < 1e-9,
+        paper=f"(ΔA)⁻¹(exp(ΔA) − I)ΔB = {exact:.4f}",
+    )

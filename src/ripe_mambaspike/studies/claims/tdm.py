@@ -1,6 +1,8 @@
 """Temporal decoupled modulation: its spectrum, its identity at zero, its gradient path, its output values."""
 
 import math
+from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -11,16 +13,13 @@ from ripe_mambaspike.nn.repconv import FusedConv, RepConv
 from ripe_mambaspike.ops.spikes import fire
 from ripe_mambaspike.ops.tdm import tdm
 from ripe_mambaspike.studies.claims.random_network import generator, random_normal, relative_error
-from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
+from ripe_mambaspike.studies.claims.verdict import Claim, count, exact, fact, number
 
-SPECTRUM = ClaimSource("tdm", "Proposition 4 (TDM spectral shape)")
-SECTION = ClaimSource("tdm", "§4.2, Temporal Decoupled Modulation")
-LEMMA = ClaimSource("tdm", "Lemma 1 (TDM gradient decoupling)")
 LENGTH = 64
 
 
-def tdm_claims() -> list[Claim]:
-    return [*_spectrum(), *_identity(), *_gradient(), *_size()]
+def tdm_claims() -> Iterator[Claim]:
+    return chain(_spectrum(), _identity(), _gradient(), _size())
 
 
 def power(coefficient: Tensor) -> Tensor:
@@ -31,7 +30,7 @@ def power(coefficient: Tensor) -> Tensor:
     return torch.fft.rfft(response[0], dim=0).abs().square().T
 
 
-def _spectrum() -> list[Claim]:
+def _spectrum() -> Iterator[Claim]:
     coefficient = torch.cat((torch.linspace(-3, 3, 121, dtype=torch.float64), torch.tensor([-1.0, 0.0]).double()))
     frequency = torch.arange(LENGTH // 2 + 1, dtype=torch.float64) * 2 * math.pi / LENGTH
     scale = 2 * coefficient * (1 + coefficient)
@@ -42,29 +41,17 @@ def _spectrum() -> list[Claim]:
     rising = (coefficient * (1 + coefficient) > 0) & ~flat
     falling = ~rising & ~flat
 
-    def shape(id: str, statement: str, paper: str, which: Tensor, good: Tensor) -> Claim:
+    def shape(id: str, which: Tensor, good: Tensor) -> Claim:
         passed, total = int(good.all(1).sum()), int(which.sum())
-        return SPECTRUM.fact(id, statement, paper, f"{passed} of {total} values of λ", passed == total > 0)
+        return fact(id, f"{passed} of {total} values of λ", passed == total > 0)
 
-    return [
-        SPECTRUM.exact(
-            "tdm.spectrum",
-            "|H(e^{jω})|² = 1 + 2λ(1+λ)(1 − cos ω) for 123 values of λ in [−3, 3]",
-            relative_error(measured, formula),
-        ),
-        shape(
-            "tdm.high-pass",
-            "The response rises strictly over [0, π] for λ < −1 and λ > 0",
-            "high-pass",
-            rising,
-            slope[rising] > 0,
-        ),
-        shape("tdm.low-pass", "It falls strictly for −1 < λ < 0", "low-pass", falling, slope[falling] < 0),
-        shape("tdm.flat", "It is flat at λ = −1 and λ = 0", "flat", flat, slope[flat].abs() < 1e-12),
-    ]
+    yield exact("tdm.spectrum", relative_error(measured, formula))
+    yield shape("tdm.high-pass", rising, slope[rising] > 0)
+    yield shape("tdm.low-pass", falling, slope[falling] < 0)
+    yield shape("tdm.flat", flat, slope[flat].abs() < 1e-12)
 
 
-def _identity() -> list[Claim]:
+def _identity() -> Iterator[Claim]:
     x = random_normal(generator(0), 2, 5, 3, 4, 4)
     same = bool((tdm(x, torch.zeros(3, dtype=torch.float64))[0] == x).all())
     fresh = create_model("dvsgesture", seed=0)
@@ -74,27 +61,16 @@ def _identity() -> list[Claim]:
     pairs = torch.tensor([[0, 0], [0, 1], [1, 1], [1, 0]], dtype=torch.float64)[..., None]  # x_{t−1}, x_t
     emitted = tdm(pairs, coefficient)[0][:, 1, 0]
     expected = torch.tensor([0, 1.72, 1, -0.72], dtype=torch.float64)
-    return [
-        SECTION.fact(
-            "tdm.identity", "TDM is exactly the identity at λ = 0", "exact", "equal" if same else "not equal", same
-        ),
-        SECTION.fact(
-            "tdm.zero-init",
-            "Zero initialization makes TDM inert at iteration zero",
-            "λ = 0 at the start",
-            f"λ = 0 in {len(started)} of {len(coefficients)} convolutions",
-            len(started) == len(coefficients) == 6,
-        ),
-        ClaimSource("tdm", "§5, accumulate-only inference").exact(
-            "tdm.emits",
-            "From binary spikes TDM emits 0, 1, 1+λ and −λ",
-            relative_error(emitted, expected),
-            paper="{−λ, 0, 1, 1+λ}",
-        ),
-    ]
+    yield fact("tdm.identity", "equal" if same else "not equal", same)
+    yield fact(
+        "tdm.zero-init",
+        f"λ = 0 in {len(started)} of {len(coefficients)} convolutions",
+        len(started) == len(coefficients) == 6,
+    )
+    yield exact("tdm.emits", relative_error(emitted, expected))
 
 
-def _gradient() -> list[Claim]:
+def _gradient() -> Iterator[Claim]:
     direct, sharpness = {}, (2.0, 4.0, 50.0)
     for alpha in sharpness:
         direct[alpha] = _gradient_parts(alpha)
@@ -103,23 +79,17 @@ def _gradient() -> list[Claim]:
     spikes = [p[2] for p in direct.values()]
     moves = max(spikes) - min(spikes)
     far_direct, _, far_spike = _gradient_parts(4.0, threshold=1e6)
-    return [
-        LEMMA.exact("tdm.gradient.value", "The direct term of ∂f(x̃_t)/∂x_{t−1} is −λ f'(x̃_t)", error),
-        LEMMA.fact(
-            "tdm.gradient.surrogate-free",
-            "The direct term carries no surrogate gradient",
-            "independent of α",
-            f"changes by {spread:.1e} over α = 2, 4, 50 (the spike path by {moves:.1e})",
-            spread == 0 and moves > 0,
-        ),
-        LEMMA.fact(
-            "tdm.gradient.survives",
-            "The direct term survives when the neuron is far from its firing band",
-            "survives",
-            f"{abs(far_direct):.3f}, where the spike path has {abs(far_spike):.1e}",
-            abs(far_direct) > 1e-3 and abs(far_spike) < 1e-9,
-        ),
-    ]
+    yield exact("tdm.gradient.value", error)
+    yield fact(
+        "tdm.gradient.surrogate-free",
+        f"changes by {spread:.1e} over α = 2, 4, 50 (the spike path by {moves:.1e})",
+        spread == 0 and moves > 0,
+    )
+    yield fact(
+        "tdm.gradient.survives",
+        f"{abs(far_direct):.3f}, where the spike path has {abs(far_spike):.1e}",
+        abs(far_direct) > 1e-3 and abs(far_spike) < 1e-9,
+    )
 
 
 def _gradient_parts(alpha: float, threshold: float = 0.25) -> tuple[float, float, float]:
@@ -137,12 +107,10 @@ def _gradient_parts(alpha: float, threshold: float = 0.25) -> tuple[float, float
     return float(direct), float(-coefficient * slope), float(whole - direct)
 
 
-def _size() -> list[Claim]:
+def _size() -> Iterator[Claim]:
     model = meta_model(model_config("dvsgesture"), "deployed")
     parts = [part for part in model.modules() if isinstance(part, FusedConv)]
     scalars = sum(part.coefficient.numel() for part in parts if part.coefficient is not None)
     share = 100 * scalars / model.parameter_count()
-    return [
-        SECTION.count("tdm.scalars", "Scalars that TDM adds in all", 322, scalars),
-        SECTION.number("tdm.share", "Share of TDM in the deployed model", "0.04 %", share),
-    ]
+    yield count("tdm.scalars", scalars)
+    yield number("tdm.share", share)

@@ -1,12 +1,17 @@
 """A checked claim, and how its verdict follows from the paper's value and ours.
 
-No verdict is written by hand: every constructor compares. A reason is text, shown only when the comparison fails.
+What the paper says is in paper.yaml. No verdict is written by hand: every function here compares. A reason is text,
+shown only when the comparison fails.
 """
 
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from ripe_mambaspike.yaml_text import parse_yaml
 
 Verdict = Literal["holds", "differs"]
 
@@ -19,7 +24,7 @@ class Claim:
     """One statement of the paper, compared with this code."""
 
     id: str  # stable slug
-    group: str
+    group: str  # set by `run_claims`
     where: str  # place in the paper
     statement: str
     paper: str  # as the paper prints it
@@ -52,46 +57,55 @@ def with_more_digits(ours: float, paper: str, more: int = 2) -> str:
     return f"{ours:,.{decimals + more}f}{unit}".replace("-", "−")
 
 
-@dataclass(frozen=True)
-class ClaimSource:
-    """A place in the paper, and the group its claims are shown in."""
+def fact(id: str, ours: str, holds: bool, **values: Any) -> Claim:
+    """A claim with the result of its check; all comparisons below use it.
 
-    group: str
-    where: str
+    Its texts are those of paper.yaml; `values` fills in the names in braces there, and gives texts that are computed.
+    """
+    where, texts = _statements()[id]
 
-    def fact(
-        self, id: str, statement: str, paper: str, ours: str, holds: bool, *, reason: str = "", remark: str = ""
-    ) -> Claim:
-        """A claim with the result of its check; all comparisons below use it."""
-        verdict: Verdict = "holds" if holds else "differs"
-        said = remark if holds else reason or UNEXPLAINED
-        return Claim(id, self.group, self.where, statement, paper, ours, verdict, said)
+    def text(part: str) -> str:
+        return _filled(texts.get(part), part, values)
 
-    def count(self, id: str, statement: str, paper: int, ours: int, *, reason: str = "", remark: str = "") -> Claim:
-        """A printed integer: equal or not."""
-        return self.fact(id, statement, f"{paper:,}", f"{ours:,}", ours == paper, reason=reason, remark=remark)
+    verdict: Verdict = "holds" if holds else "differs"
+    note = text("remark") if holds else text("reason") or UNEXPLAINED
+    return Claim(id.format(**values), "", where, text("statement"), text("paper"), ours, verdict, note)
 
-    def millions(self, id: str, statement: str, paper: str, ours: int, *, reason: str = "", remark: str = "") -> Claim:
-        """A count printed in millions, such as "0.875 M"; ours is shown whole."""
-        holds = rounds_to(ours / 1e6, paper)
-        return self.fact(id, statement, paper, f"{ours:,}", holds, reason=reason, remark=remark)
 
-    def number(self, id: str, statement: str, paper: str, ours: float, *, reason: str = "", remark: str = "") -> Claim:
-        """A printed decimal, such as "92.6 %": holds when ours rounds to it."""
-        text = with_more_digits(ours, paper)
-        return self.fact(id, statement, paper, text, rounds_to(ours, paper), reason=reason, remark=remark)
+def count(id: str, ours: int, **values: Any) -> Claim:
+    """A printed integer: equal or not."""
+    paper = values.pop("paper", _statements()[id][1].get("paper"))
+    return fact(id, f"{ours:,}", ours == paper, **values, paper=f"{paper:,}")
 
-    def exact(
-        self,
-        id: str,
-        statement: str,
-        error: float,
-        limit: float = 1e-12,
-        *,
-        paper: str = "exact",
-        reason: str = "",
-        remark: str = "",
-    ) -> Claim:
-        """An identity, checked in floating point: holds when the largest relative error is within the limit."""
-        ours = f"{error:.1e} (at most {limit:.0e})"
-        return self.fact(id, statement, paper, ours, error <= limit, reason=reason, remark=remark)
+
+def millions(id: str, ours: int, **values: Any) -> Claim:
+    """A count printed in millions, such as "0.875 M"; ours is shown whole."""
+    return fact(id, f"{ours:,}", rounds_to(ours / 1e6, _printed(id, values)), **values)
+
+
+def number(id: str, ours: float, **values: Any) -> Claim:
+    """A printed decimal, such as "92.6 %": holds when ours rounds to it."""
+    paper = _printed(id, values)
+    return fact(id, with_more_digits(ours, paper), rounds_to(ours, paper), **values)
+
+
+def exact(id: str, error: float, limit: float = 1e-12, **values: Any) -> Claim:
+    """An identity, checked in floating point: holds when the largest relative error is within the limit."""
+    return fact(id, f"{error:.1e} (at most {limit:.0e})", error <= limit, **{"paper": "exact", **values})
+
+
+@cache
+def _statements() -> dict[str, tuple[str, dict[str, Any]]]:
+    """The place and the texts of every claim, by its id."""
+    text = (resources.files(__package__) / "paper.yaml").read_text("utf-8")
+    places: dict[str, dict[str, dict[str, Any]]] = parse_yaml(text, "paper.yaml")
+    return {id: (where, texts) for where, claims in places.items() for id, texts in claims.items()}
+
+
+def _filled(text: Any, part: str, values: dict[str, Any]) -> str:
+    """A text of paper.yaml with its names filled in, or the one that was computed; empty if there is none."""
+    return text.format(**values) if isinstance(text, str) else str(values.get(part, ""))
+
+
+def _printed(id: str, values: dict[str, Any]) -> str:
+    return _filled(_statements()[id][1].get("paper"), "paper", values)

@@ -16,12 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import (
-    check_inputs,
-    damaged,
-    first_line,
-    silenced,
-)
+from ripe_mambaspike.deploy.export.common import check_inputs, damaged, describe_tensor, first_line, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import trace_graph
@@ -58,9 +53,8 @@ class AOTInductorFormat(GraphFormat):
                     program, package_path=str(package), inductor_configs={"aot_inductor.metadata": {INPUTS: inputs}}
                 )
             except Exception as error:
-                raise ConfigError(
-                    f"to: expected a {graph.kind} graph that PyTorch compiles, got {first_line(error)}", field="to"
-                ) from error
+                expected = f"a {graph.kind} graph that PyTorch compiles"
+                raise ConfigError.expected("to", expected, first_line(error)) from error
             return package.read_bytes()
 
     def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
@@ -78,12 +72,12 @@ class AOTInductorFormat(GraphFormat):
                 package = Path(folder) / f"package{self.suffix}"
                 package.write_bytes(data)
                 run: Any = torch._inductor.aoti_load_package(str(package))
-            expected = [(kind, tuple(shape)) for kind, shape in json.loads(run.loader.get_metadata()[INPUTS])]
+            expected = [describe_tensor(*one) for one in json.loads(run.loader.get_metadata()[INPUTS])]
         except Exception as error:  # compiled for another machine, or not our package
             raise damaged(path, "a package compiled for this machine", error) from error
 
         def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-            check_inputs(path, [(str(one.dtype), tuple(one.shape)) for one in inputs], expected)
+            check_inputs(path, inputs, expected)
             with torch.no_grad():
                 out = run(*(one.contiguous() for one in inputs))
             return tuple(out) if isinstance(out, tuple | list) else (out,)

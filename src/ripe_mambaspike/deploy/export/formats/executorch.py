@@ -5,7 +5,6 @@ kernels. Memory is planned ahead of time, so a program is for one size: nothing 
 """
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import (
-    check_inputs,
-    damaged,
-    failed_run,
-    silenced,
-)
+from ripe_mambaspike.deploy.export.common import check_inputs, damaged, describe_tensor, failed_run, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import trace_graph
@@ -34,14 +28,7 @@ class ExecuTorchFormat(GraphFormat):
     suffix = ".pte"
     static_only = True
     carries_code = "a program that its runtime runs without full validation"
-
-    def unavailable_reason(self) -> str | None:
-        if importlib.util.find_spec("executorch") is None:
-            return (
-                "an ExecuTorch program needs the package executorch, which is not installed; "
-                'pip install "ripe-mambaspike[edge]" adds it'
-            )
-        return None
+    packages, extra = ("executorch",), "edge"
 
     def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
         """The graph's program for the size of its example."""
@@ -49,10 +36,8 @@ class ExecuTorchFormat(GraphFormat):
             program = lower(graph)
             missing = _missing_kernels(program)
         if missing:
-            raise ConfigError(
-                f"to: expected operators that ExecuTorch's runtime has, got {missing[0]} in the {graph.kind} graph",
-                field="to",
-            )
+            got = f"{missing[0]} in the {graph.kind} graph"
+            raise ConfigError.expected("to", "operators that ExecuTorch's runtime has", got)
         buffer: bytes = program.buffer
         return buffer
 
@@ -92,10 +77,10 @@ class _Program:
         self._path, self._program, self._method = path, program, method
         meta = method.metadata
         tensors = [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
-        self._expected = [(DTYPES.get(one.dtype()), tuple(one.sizes())) for one in tensors]
+        self._expected = [describe_tensor(DTYPES.get(one.dtype()), one.sizes()) for one in tensors]
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        check_inputs(self._path, [(one.dtype, tuple(one.shape)) for one in inputs], self._expected)
+        check_inputs(self._path, inputs, self._expected)
         with torch.no_grad():
             try:
                 return tuple(self._method.execute([one.contiguous() for one in inputs]))

@@ -11,7 +11,6 @@ has the nearest one, its metadata the exact numbers, and the export reports it. 
 
 import copy
 import importlib
-import importlib.util
 import io
 import json
 from collections.abc import Mapping
@@ -57,11 +56,7 @@ class SpikeParity(NamedTuple):
 class NirFormat(ExportFormat):
     suffix = ".nir"
     weight_formats = ("fp32",)
-
-    def unavailable_reason(self) -> str | None:
-        if importlib.util.find_spec("nir") is None:
-            return 'NIR needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" adds it'
-        return None
+    packages, extra = ("nir",), "nir"
 
     def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
         request.progress("writing the front-end")
@@ -71,13 +66,10 @@ class NirFormat(ExportFormat):
 
     def save(self, model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str]:
         """Write the front-end of a deployed network for inputs of this size; returns what it does not express."""
-        if reason := self.unavailable_reason():
-            raise ConfigError(reason, field="to")
+        self._require_available()
         check_model(model)
         if not all(isinstance(side, int) and MIN_SIDE <= side <= MAX_SIDE for side in (height, width)):
-            raise ConfigError(
-                f"grid: expected sides from {MIN_SIDE} to {MAX_SIDE} for NIR, got {height}×{width}", field="grid"
-            )
+            raise ConfigError.expected("grid", f"sides from {MIN_SIDE} to {MAX_SIDE} for NIR", f"{height}×{width}")
         graph, missing = front_end_graph(model, height, width)
         whole = io.BytesIO()
         nir().write(whole, graph)
@@ -89,8 +81,7 @@ class NirFormat(ExportFormat):
 
         `trust` changes nothing: there is no code in it.
         """
-        if reason := self.unavailable_reason():
-            raise ConfigError(reason, field="to")
+        self._require_available()
         content = io.BytesIO(read_file(path) if data is None else data)
         try:
             _check_contained(content)
@@ -112,7 +103,7 @@ class NirFormat(ExportFormat):
         own = {name: tensor.double() for name, tensor in model.state_dict().items()}
         for name, tensor in reference.state_dict().items():
             if not torch.equal(tensor, own[name]):
-                raise VerificationError(f"{path.name}: {name}: expected the network's numbers, got others", field=name)
+                raise VerificationError.expected(name, f"the network's numbers in {path.name}", "others")
         for clip in clips.double().split(1):
             ours = _stage_spikes(reference, clip)
             for spikes, restored, alone in zip(ours, front.restored(clip), front(clip), strict=True):
@@ -121,10 +112,8 @@ class NirFormat(ExportFormat):
                 right += int((spikes == alone).sum())
                 places += spikes.numel()
         if differing:
-            raise VerificationError(
-                f"{path.name}: spikes: expected those of the network, got {differing} of {fired:,} that differ",
-                field="spikes",
-            )
+            got = f"{differing} of {fired:,} that differ"
+            raise VerificationError.expected("spikes", f"those of the network in {path.name}", got)
         return {"front-end": SpikeParity(len(clips), fired, differing, right / places)}
 
 
@@ -140,9 +129,7 @@ class NirFrontEnd:
         self.path = path
         given = text(graph.metadata.get("format", "none")), int(graph.metadata.get("version", 0))
         if given != (FORMAT, VERSION):
-            raise InputError(
-                f"{path}: version: expected {FORMAT} {VERSION}, got {given[0]} {given[1]}", field="version", path=path
-            )
+            raise InputError.expected("version", f"{FORMAT} {VERSION}", f"{given[0]} {given[1]}", path=path)
         self.step = float(graph.metadata["dt"])
         self.not_expressed = [str(sentence) for sentence in json.loads(text(graph.metadata["not_expressed"]))]
 

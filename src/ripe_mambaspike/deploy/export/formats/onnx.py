@@ -6,7 +6,6 @@ graph, time steps, classes and a checksum of nodes and weights.
 
 import hashlib
 import importlib
-import importlib.util
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import (
-    check_inputs,
-    damaged,
-    failed_run,
-    first_line,
-    silenced,
-)
+from ripe_mambaspike.deploy.export.common import damaged, failed_run, first_line, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
@@ -29,7 +22,6 @@ from ripe_mambaspike.errors import ConfigError, InputError
 
 OPSETS = (18, 22)  # from PyTorch's oldest target to the newest that the oldest supported onnxruntime reads
 OPSET = 20
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes flip as rarely at every level
 MAX_FOLDED_BYTES = 128  # sizes and the like; stored weights must not be folded to float32
 MARK = "ripe-mambaspike"
@@ -40,17 +32,11 @@ LETTERS = string.ascii_letters + string.digits
 @register_export("onnx")
 class OnnxFormat(GraphFormat):
     suffix = ".onnx"
-
-    def unavailable_reason(self) -> str | None:
-        missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-        if not missing:
-            return None
-        hint = 'pip install "ripe-mambaspike[export]" adds it'
-        return f"ONNX needs the package {missing[0]}, which is not installed; {hint}"
+    packages, extra = ("onnx", "onnxscript", "onnxruntime"), "export"
 
     def check_opset(self, opset: int) -> None:
         if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:
-            raise ConfigError(f"opset: expected an int from {OPSETS[0]} to {OPSETS[1]}, got {opset!r}", field="opset")
+            raise ConfigError.expected("opset", f"an int from {OPSETS[0]} to {OPSETS[1]}", repr(opset))
 
     def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
         """With `dynamic` one file serves every batch and every size from 8×8 on."""
@@ -68,9 +54,8 @@ class OnnxFormat(GraphFormat):
                     verbose=False,
                 )
             except Exception as error:  # the exporter has many error classes
-                raise ConfigError(
-                    f"to: expected a {graph.kind} graph that ONNX can express, got {first_line(error)}", field="to"
-                ) from error
+                expected = f"a {graph.kind} graph that ONNX can express"
+                raise ConfigError.expected("to", expected, first_line(error)) from error
             assert translated is not None
             optimizer.optimize(
                 translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=MAX_FOLDED_BYTES
@@ -111,7 +96,8 @@ class OnnxFormat(GraphFormat):
         names = [one.name for one in session.get_inputs()]
 
         def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-            check_inputs(path, [f"{len(inputs)} tensors"], [f"{len(names)} tensors"])
+            if len(inputs) != len(names):
+                raise InputError.expected("inputs", f"{len(names)}: {', '.join(names)}", len(inputs), path=path)
             if facts.get("dynamic") == "true":
                 check_length(facts.get("kind", ""), inputs)
             arrays = {name: value.detach().cpu().numpy() for name, value in zip(names, inputs, strict=True)}
@@ -134,7 +120,7 @@ def _check_contained(model: Any, path: Path) -> None:
             where, expected, given = "domain", "ONNX's own operators alone", domain or kind
         else:
             continue
-        raise InputError(f"{path}: {where}: expected {expected}, got {given[:60]!r}", field=where, path=path)
+        raise InputError.expected(where, expected, repr(given[:60]), path=path)
 
 
 def _all_messages(message: Any) -> Iterator[Any]:

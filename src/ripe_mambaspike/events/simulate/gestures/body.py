@@ -147,7 +147,6 @@ def _box(canvas: Canvas, c: ClipColumns, sides: tuple[NDArray[np.float64], ...])
     margin = 2 / canvas.unit + 0.02
     low = np.stack([c.x + c.scale * left, c.y + c.scale * top], -1).min((0, 1)) - margin
     high = np.stack([c.x + c.scale * right, c.y + c.scale * bottom], -1).max((0, 1)) + margin
-    side = np.array((canvas.width, canvas.height))
-    x0, y0 = np.clip(np.floor(canvas.pixels(low)), 0, side).astype(int).tolist()
-    x1, y1 = np.clip(np.ceil(canvas.pixels(high)), (x0, y0), side).astype(int).tolist()
+    x0, y0 = np.clip(np.floor(canvas.pixels(low)), 0, canvas).astype(int).tolist()
+    x1, y1 = np.clip(np.ceil(canvas.pixels(high)), (x0, y0), canvas).astype(int).tolist()
     return slice(y0, y1), slice(x0, x1)

@@ -5,6 +5,7 @@ Lengths are in pixels here. A capsule is (x, y, radius) at either end: six numbe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +17,7 @@ from ripe_mambaspike.events.simulate.gestures.motions import ClipColumns, Pose
 EDGE = 1.0  # width of a soft edge
 
 
-@dataclass(frozen=True)
-class Canvas:
+class Canvas(NamedTuple):
     """The sensor in image units: the shorter side is one unit, the middle is at (0.5, 0.5)."""
 
     width: int
@@ -30,7 +30,7 @@ class Canvas:
 
     def pixels(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Points [..., 2] in units as pixels, where the first pixel's middle is at 0.5."""
-        return (points - 0.5) * self.unit + np.array((self.width, self.height)) / 2
+        return (points - 0.5) * self.unit + np.array(self) / 2
 
 
 def seen_depth(depth: NDArray[np.float64], radians: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -81,9 +81,8 @@ class Limb:
         middle, radius = ends[..., :2], ends[..., 2:] + EDGE
         low = np.minimum.reduceat((middle - radius).min((0, 2)), starts, axis=0)  # [chunks, 2]
         high = np.maximum.reduceat((middle + radius).max((0, 2)), starts, axis=0)
-        side = np.array((canvas.width, canvas.height))
-        low = np.clip(np.floor(low), 0, side).astype(int)
-        high = np.clip(np.ceil(high), low, side).astype(int)
+        low = np.clip(np.floor(low), 0, canvas).astype(int)
+        high = np.clip(np.ceil(high), low, canvas).astype(int)
         return [(slice(y0, y1), slice(x0, x1)) for (x0, y0), (x1, y1) in zip(low.tolist(), high.tolist(), strict=True)]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.gesture_classes import CLASSES
+from ripe_mambaspike.events.recording import check_int
 from ripe_mambaspike.events.simulate.gestures.clip import DURATION_US, GestureClip
 
 PARTS = ("train", "val", "test")
@@ -32,13 +33,9 @@ def draw_clip(label: int, seed: int, part: str) -> GestureClip:
 
     A counter-clockwise clip is a reversed clockwise one, so that only the order in time distinguishes the two.
     """
-    if isinstance(label, bool) or not isinstance(label, int | np.integer) or not 0 <= label < len(CLASSES):
-        raise InputError.expected("label", f"an int from 0 to {len(CLASSES) - 1}", repr(label))
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise InputError.expected("seed", "an int from 0 to 2**63 − 1", repr(seed))
+    label, seed = check_int("label", label, 0, len(CLASSES) - 1), check_int("seed", seed, 0, 2**63 - 1)
     if not isinstance(part, str) or part not in PARTS:
         raise InputError.expected("part", f"one of {', '.join(PARTS)}", repr(part))
-    label, seed = int(label), int(seed)
     sequence = np.random.SeedSequence((SEED_OFFSET, CLIP, PARTS.index(part), label, seed))
     draw = np.random.Generator(np.random.PCG64(sequence))
     person = int(draw.choice(PEOPLE[part]))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import is_size
 from ripe_mambaspike.events.simulate.gestures.body import body, light, wall
 from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
 from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, arm_limbs, paint
@@ -30,7 +31,7 @@ KEY_S = 0.04  # between two key times of the body
 CPU_PIXELS = 1 << 18  # pixels painted at a time, so that they stay in the cache
 GPU_PIXELS = 1 << 25
 MIN_LIGHT = 1e-4
-MAX_SIDE = 4096
+MAX_RENDER_SIDE = 4096
 
 
 def render(
@@ -143,13 +144,6 @@ def _check(clips: Sequence[GestureClip], times_us: Tensor, size: tuple[int, int]
     times = times_us.detach().cpu().to(torch.float64).numpy()
     if not np.isfinite(times).all():
         raise InputError.expected("times_us", "finite values", "NaN or infinity")
-    whole = (
-        isinstance(size, tuple | list)
-        and len(size) == 2
-        and all(
-            isinstance(side, int | np.integer) and not isinstance(side, bool) and 1 <= side <= MAX_SIDE for side in size
-        )
-    )
-    if not whole:
-        raise InputError.expected("size", f"a width and a height from 1 to {MAX_SIDE}", repr(size))
+    if not is_size(size, MAX_RENDER_SIDE):
+        raise InputError.expected("size", f"a width and a height from 1 to {MAX_RENDER_SIDE}", repr(size))
     return Canvas(int(size[0]), int(size[1])), times

@@ -8,13 +8,13 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 
 import pytest
-from trees import refusal
 
-from ripe_mambaspike.data import download
-from ripe_mambaspike.data.fetch import download_dataset
+from raising import raises
+from ripe_mambaspike.data import transfer
+from ripe_mambaspike.data.download import download_dataset
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
 from ripe_mambaspike.data.sets import registry
-from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.errors import ConfigError, DataError
 
 
 def zipped(files):
@@ -43,7 +43,7 @@ def site(tmp_path, monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    monkeypatch.setattr(download, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     yield f"http://127.0.0.1:{server.server_port}", folder
@@ -81,15 +81,15 @@ TREE = {"Train.zip", "Train/3/00001.bin", "Test.zip", "Test/3/00001.bin"}
 
 
 def test_every_archive_is_fetched_and_unpacked(known, tmp_path):
-    facts, told = known(), []
+    facts, reports = known(), []
     root = tmp_path / "new" / "root"
-    assert download_dataset("tiny", root, lambda *words: told.append(words)) is facts
+    assert download_dataset("tiny", root, lambda *report: reports.append(report)) is facts
     assert files_of(root) == TREE
     assert (root / "Train" / "3" / "00001.bin").read_bytes() == b"Train" * 9
     size = len(DATA["Train.zip"])
-    assert told[-1][0] == "Test.zip"
-    assert ("Train.zip", size, size) in told
-    assert all(done <= total for _, done, total in told)
+    assert reports[-1][0] == "Test.zip"
+    assert ("Train.zip", size, size) in reports
+    assert all(done <= total for _, done, total in reports)
 
 
 def test_what_is_unpacked_is_not_fetched_again(known, site, tmp_path):
@@ -98,21 +98,22 @@ def test_what_is_unpacked_is_not_fetched_again(known, site, tmp_path):
     for name in DATA:
         (site[1] / name).unlink()
     (tmp_path / "root" / "Train.zip").unlink()
-    told = []
-    download_dataset("tiny", tmp_path / "root", lambda *words: told.append(words))
-    assert told == []
+    reports = []
+    download_dataset("tiny", tmp_path / "root", lambda *report: reports.append(report))
+    assert reports == []
     assert files_of(tmp_path / "root") == TREE - {"Train.zip"}
 
 
 def test_an_interrupted_set_goes_on_with_the_archive_that_is_missing(known, site, tmp_path):
     known()
     (site[1] / "Test.zip").unlink()
-    assert refusal(DataError, download_dataset, "tiny", tmp_path / "root").field == "archive"
+    with raises(DataError, "archive", tmp_path / "root" / "Test.zip"):
+        download_dataset("tiny", tmp_path / "root")
     assert files_of(tmp_path / "root") == {"Train.zip", "Train/3/00001.bin"}
     (site[1] / "Test.zip").write_bytes(DATA["Test.zip"])
-    told = []
-    download_dataset("tiny", tmp_path / "root", lambda *words: told.append(words))
-    assert {name for name, _, _ in told} == {"Test.zip"}
+    reports = []
+    download_dataset("tiny", tmp_path / "root", lambda *report: reports.append(report))
+    assert {name for name, _, _ in reports} == {"Test.zip"}
     assert files_of(tmp_path / "root") == TREE
 
 
@@ -131,28 +132,34 @@ def test_an_archive_that_a_person_brought_is_used_instead(known, site, tmp_path)
 def test_a_wrong_archive_that_a_person_brought(known, tmp_path):
     known(by_hand=("Raw.zip",))
     (tmp_path / "Raw.zip").write_bytes(b"wrong")
-    assert refusal(DataError, download_dataset, "tiny", tmp_path).field == "archive"
+    with raises(DataError, "archive", tmp_path / "Raw.zip", hashlib.md5(b"wrong").hexdigest()):
+        download_dataset("tiny", tmp_path)
     assert not (tmp_path / "Raw").exists()
 
 
 def test_a_set_that_no_program_fetches(known, tmp_path):
     known(fetched=(), by_hand=("Raw.zip",))
-    assert refusal(DataError, download_dataset, "tiny", tmp_path / "root").field == "dataset"
+    with raises(DataError, "dataset", tmp_path / "root", ("tiny", "Ask a person.")):
+        download_dataset("tiny", tmp_path / "root")
     assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.parametrize("name", ["ncaltech101", "dailydvs200"])
 def test_benchmarks_that_no_program_fetches(tmp_path, name):
-    assert refusal(DataError, download_dataset, name, tmp_path).field == "dataset"
+    with raises(DataError, "dataset", tmp_path, (name, registry.dataset_info(name).download.instructions)):
+        download_dataset(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["folder", "nmnist-600"])
+@pytest.mark.parametrize("name", ["folder", "nmnist-600", "nothing"])
 def test_what_is_no_benchmark(tmp_path, name):
-    assert refusal(DataError, download_dataset, name, tmp_path).field == "dataset"
+    known = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200")
+    with raises((DataError, ConfigError), "dataset", mentions=(repr(name), *known)):
+        download_dataset(name, tmp_path)
 
 
 def test_a_root_that_cannot_be(known, tmp_path):
     known(by_hand=("Raw.zip",))
     (tmp_path / "file").write_text("")
     for root in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
-        assert refusal(DataError, download_dataset, "tiny", root).field == "root"
+        with raises(DataError, "root", mentions=[root]):
+            download_dataset("tiny", root)

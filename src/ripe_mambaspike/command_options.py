@@ -1,0 +1,31 @@
+"""Types of the options that several commands share. The text under a field is its help, unless its type has one."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+
+def option(metavar: str | None = None, text: str | None = None) -> Any:
+    """How an option is shown in `--help`; a default is shown only where it is a value."""
+    return tyro.conf.arg(metavar=metavar, help=text, help_behavior_hint=_default_text)
+
+
+def _default_text(default: str) -> str:
+    return "" if default in ("", "None", "True", "False") else f"(default: {default})"
+
+
+Flag = Annotated[bool, option()]
+Number = Annotated[int, option("N")]
+Count = Annotated[int | None, option("N")]
+Counts = Annotated[list[int], option("N")]
+Float = Annotated[float | None, option("X")]
+Milliseconds = Annotated[float | None, option("MS")]
+Folder = Annotated[Path | None, option("DIR")]
+Settings = Annotated[list[str], option("FIELD=VALUE")]
+DeviceName = Literal["auto", "cpu", "cuda"]
+Checkpoint = Annotated[Path, tyro.conf.Positional, option("CHECKPOINT")]
+Json = Annotated[bool, option(text="Print one JSON document.")]
+SensorSize = Annotated[tuple[int, int] | None, option("W H")]
+CropArea = Annotated[tuple[int, int, int, int] | None, option("X Y W H")]
+TimeUnit = Annotated[Literal["s", "ms", "us", "ns"] | None, option("{s,ms,us,ns}")]
