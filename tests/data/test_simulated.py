@@ -120,7 +120,7 @@ def test_what_the_key_stands_for(make, tmp_path, mnist):
     drawn = [make(**few, seed=1), make(**few, variation=0.5)]
     other = [*drawn, make(**few, size=40), make(**few | {"train": 4})]
     other.append(make(**few, calibration=camera(tmp_path / "other.json", leak_hz=4.0)))
-    other.append(make(**few, images=save_mnist(tmp_path / "more", 40, 30)))
+    other.append(make(images=save_mnist(tmp_path / "more", 40, 30)))
     keys = {store.folder.name for store in [first, *other]}
     assert len(keys) == 7
     assert open_store(tmp_path / "out" / ".ripe", "sim-nmnist").folder == other[-1].folder
