@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import FINALS, FireState, NeuronConstants, empty_finals, final_state
-from ripe_mambaspike.ops.operator import Operator, select_steps
+from ripe_mambaspike.ops.norm_fire import FINALS, NO_STATE, FireState, NeuronConstants, empty_finals, final_state
+from ripe_mambaspike.ops.operator import Operator, empty_if, select_steps
 
 
 class EnterFireInputs(NamedTuple):
@@ -32,12 +32,13 @@ class EnterFireInputs(NamedTuple):
     membrane: Tensor | None = None  # of the neuron
     membrane_imag: Tensor | None = None
     last_spikes: Tensor | None = None
+    state_rows: Tensor | None = None  # with these the initial state is updated in place
     output_final_state: bool = False
 
 
 class EnterFireState(NamedTuple):
-    input: Tensor  # normalized events of the last step [B, 2, H, W], float32
-    neuron: FireState
+    input: Tensor | None  # normalized events of the last step [B, 2, H, W], float32; None without a filter
+    neuron: FireState  # its rows are those of the input, too
 
 
 class EnterFireOutput(NamedTuple):
@@ -67,7 +68,7 @@ def enter_fire(
     affine: scale and shift [S, C] or [1, C] after it; coefficient: λ [C] of the next filter.
     """
     tables = [select_steps(table, first_step, x.shape[1]) for table in (*entry, *affine)]
-    given = (None, None, None, None) if initial_state is None else (initial_state.input, *initial_state.neuron)
+    given = (None, *NO_STATE) if initial_state is None else (initial_state.input, *initial_state.neuron)
     found = ENTER_FIRE(
         x, *tables[:2], filter_coefficient, kernel, *tables[2:], *neuron, coefficient, relaxed, sharpness,
         *given, output_final_state,
@@ -75,12 +76,12 @@ def enter_fire(
     out = EnterFireOutput(*found[:3])
     if not output_final_state:
         return out, None
-    scale, shift = (table[..., -1, :, None, None] for table in tables[:2])  # type: ignore[index]
-    return out, EnterFireState(normalized(x[:, -1], scale, shift), final_state(found[3:], out.spikes, neuron))
+    return out, EnterFireState(found[3] if found[3].numel() else None, final_state(found[4:], out.spikes, neuron))
 
 
 def normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`scale x + shift` in float32, or in float64 for float64 inputs."""
+    """`scale x + shift`, at least in float32: x [B, T, 2, H, W], scale and shift [T, 2] or [B, T, 2]."""
+    scale, shift = scale[..., None, None], shift[..., None, None]
     if x.is_cuda:  # PyTorch rounds the product there; through float64 the result is rounded once, as in the kernels
         return torch.addcmul(shift.double(), x.double(), scale.double()).to(shift.dtype)
     return torch.addcmul(shift, x.to(shift.dtype), scale)
@@ -92,7 +93,11 @@ def empty_enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     shape = (samples, steps, -(-height // 2), -(-width // 2), i.kernel.shape[0])
     potential, operand = (i.x.new_empty(shape, dtype=i.kernel.dtype) for _ in range(2))
     spikes = i.x.new_empty(shape, dtype=i.kernel.dtype if i.relaxed else torch.uint8)
-    return spikes, potential, operand, *empty_finals(i, operand)
+    kept = i.output_final_state and i.filter_coefficient is not None
+    final_input = empty_if(kept, i.x, (samples, 2, height, width), i.entry_shift.dtype)
+    return spikes, potential, operand, final_input, *empty_finals(i, operand)
 
 
-ENTER_FIRE = Operator("enter_fire", EnterFireInputs, ("spikes", "potential", "operand", *FINALS), empty_enter_fire)
+ENTER_FIRE = Operator(
+    "enter_fire", EnterFireInputs, ("spikes", "potential", "operand", "final_input", *FINALS), empty_enter_fire
+)

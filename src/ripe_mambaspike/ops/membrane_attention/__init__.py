@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import FINALS, FireState, NeuronConstants, empty_finals, final_state
+from ripe_mambaspike.ops.norm_fire import FINALS, NO_STATE, FireState, NeuronConstants, empty_finals, final_state
 from ripe_mambaspike.ops.operator import Operator, empty_if, select_steps
 
 
@@ -62,12 +62,13 @@ class AttendFireInputs(NamedTuple):
     membrane: Tensor | None = None  # of the neuron
     membrane_imag: Tensor | None = None
     last_spikes: Tensor | None = None
+    state_rows: Tensor | None = None  # with these the initial state is updated in place
     output_final_state: bool = False
 
 
 class AttendFireState(NamedTuple):
     input_spikes: Tensor  # last input spikes of the attention [B, P, C]
-    neuron: FireState
+    neuron: FireState  # its rows are those of the input spikes, too
 
 
 class AttendFireOutput(NamedTuple):
@@ -118,7 +119,7 @@ def attend_fire(
 ) -> tuple[AttendFireOutput, AttendFireState | None]:
     """`attend`, then the neuron and the next filter, without a gradient."""
     tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
-    given = (None, None, None, None) if initial_state is None else (initial_state.input_spikes, *initial_state.neuron)
+    given = (None, *NO_STATE) if initial_state is None else (initial_state.input_spikes, *initial_state.neuron)
     found = ATTEND_FIRE(
         potential, spikes, features, *tables, *weights, *neuron, coefficient,
         relaxed, sharpness, keep_attention, *given, output_final_state,

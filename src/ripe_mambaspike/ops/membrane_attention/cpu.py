@@ -8,7 +8,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs, empty_attend_fire
-from ripe_mambaspike.ops.norm_fire.cpu import initial, norm, parameters
+from ripe_mambaspike.ops.norm_fire.cpu import check_in_place, norm, parameters, states
 from ripe_mambaspike.ops.operator import empty_if, gradient_like
 
 
@@ -16,7 +16,7 @@ def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
     out = i.features.new_empty(i.features.shape)
     attention = empty_if(i.keep_attention, out, out.shape)
     rows, *affine = norm(i)
-    neuron, state, finals = (None,) * 5, (None,) * 3, (None,) * 3
+    neuron, state, finals = (None,) * 5, (None,) * 4, (None,) * 4
     inputs = (*_wide(i), rows, *affine, *_weights(i, i.potential.dtype), dense(i.gain, torch.float32))
     outputs = (out, or_null(attention), None)
     call("attend", *_kinds(i), 0, *out.shape, *inputs, *neuron, 0.0, _before(i), *state, *outputs, *finals)
@@ -28,8 +28,12 @@ def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     spikes, operand, attention, *finals = outputs
     rows, scale, shift, *neuron = parameters(i)
     weights = (*_weights(i, i.potential.dtype), dense(i.attention_gain, torch.float32))
-    inputs = (*_wide(i), rows, scale, shift, *weights, *neuron, float(i.sharpness), _before(i), *initial(i))
-    written = (operand, or_null(attention), spikes, *map(or_null, finals))
+    initial, final = states(i, finals)
+    before = _before(i)
+    if i.state_rows is not None:
+        check_in_place([i.input_spikes], [before])
+    inputs = (*_wide(i), rows, scale, shift, *weights, *neuron, float(i.sharpness), before, *initial)
+    written = (operand, or_null(attention), spikes, None if i.state_rows is None else before, *final)
     call("attend", *_kinds(i), i.relaxed, *operand.shape, *inputs, *written)
     return outputs
 

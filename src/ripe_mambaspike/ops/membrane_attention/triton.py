@@ -63,7 +63,9 @@ def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     if fused(i.potential) and fills_gpu(i.potential):
         return modulate_fire(given, mixture(given), Firing(*firing, *state), i.keep_attention)
     current, attention = _attend(given, i.keep_attention)
-    fired, _, _, operand, *finals = norm_fire(NormFireInputs(current, None, None, *firing, False, *state))
+    fired, _, _, operand, *finals = norm_fire(
+        NormFireInputs(current, None, None, *firing, False, *state[:3], None, i.output_final_state)
+    )
     return fired, operand, attention, *finals
 
 

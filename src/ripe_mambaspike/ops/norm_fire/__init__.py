@@ -21,11 +21,16 @@ __all__ = ["FireOutput", "FireState", "NeuronConstants", "NormFireInputs", "norm
 
 
 class FireState(NamedTuple):
-    """The state of a neuron and of the filter after it, each [B, P, C]."""
+    """The state of a neuron and of the filter after it, each [B, P, C].
+
+    With `rows` [B], sample b has row rows[b] of these tensors, and the C++ operators update them in place; then no
+    final state is requested.
+    """
 
     membrane: Tensor  # after the reset, float32
     membrane_imag: Tensor | None  # the imaginary part, of a neuron with rotation
-    spikes: Tensor  # of the last step; uint8, float32 when relaxed
+    spikes: Tensor | None  # of the last step; uint8, float32 when relaxed; None for zeros
+    rows: Tensor | None = None  # int64, each one once
 
 
 class FireOutput(NamedTuple):
@@ -50,6 +55,7 @@ class NormFireInputs(NamedTuple):
     membrane: Tensor | None = None  # the initial state
     membrane_imag: Tensor | None = None
     last_spikes: Tensor | None = None
+    state_rows: Tensor | None = None  # with these the initial state is updated in place
     output_final_state: bool = False
 
 
@@ -73,7 +79,7 @@ def norm_fire(
     shared by all steps. Gradients need `initial_state=None` and `output_final_state=False`.
     """
     tables = (select_steps(table, first_step, x.shape[1]) for table in (scale, shift))
-    state = initial_state or (None, None, None)
+    state = initial_state or NO_STATE
     options = (relaxed, sharpness, keep_potential)
     found = NORM_FIRE(x, *tables, *neuron, coefficient, *options, *state, output_final_state)
     out = FireOutput(*found[:4])
@@ -105,9 +111,10 @@ def empty_norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     return spikes, grad_proxy_of(x), potential, x.new_empty(x.shape), *empty_finals(i, x)
 
 
+NO_STATE = (None, None, None, None)
 FINALS = ("final_membrane", "final_membrane_imag", "final_spikes")
 PARAMETERS = ("scale", "shift", "decay", "rotation", "gain", "threshold", "coefficient")
-STATE = ("membrane", "membrane_imag", "last_spikes", "output_final_state")
+STATE = ("membrane", "membrane_imag", "last_spikes", "state_rows", "output_final_state")
 NORM_FIRE = Operator(
     "norm_fire",
     NormFireInputs,

@@ -1,5 +1,6 @@
 """Norm, neuron and temporal filter by the C++ operators."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     x = i.x.contiguous()
     outputs = empty_norm_fire(i._replace(x=x))
     spikes, _, potential, operand, *finals = outputs
-    written = (spikes, or_null(potential), operand, *map(or_null, finals))
-    call("norm_fire", is_bfloat16(x), i.relaxed, *x.shape, x, *parameters(i), float(i.sharpness), *initial(i), *written)
+    initial, final = states(i, finals)
+    written = (spikes, or_null(potential), operand, *final)
+    call("norm_fire", is_bfloat16(x), i.relaxed, *x.shape, x, *parameters(i), float(i.sharpness), *initial, *written)
     return outputs
 
 
@@ -47,7 +49,20 @@ def norm(i: Any) -> tuple[int, Tensor | None, Tensor | None]:
     return int(i.scale.ndim == 3), dense(i.scale, torch.float32), dense(i.shift, torch.float32)
 
 
-def initial(i: Any) -> list[Tensor | None]:
-    """The initial state, as C++ reads it."""
-    spikes = torch.float32 if i.relaxed else torch.uint8
-    return [dense(i.membrane, torch.float32), dense(i.membrane_imag, torch.float32), dense(i.last_spikes, spikes)]
+def states(i: Any, finals: list[Tensor]) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """The initial state with its rows, and where the final one is written: to the same memory if there are rows."""
+    kinds = (torch.float32, torch.float32, torch.float32 if i.relaxed else torch.uint8)
+    given = (i.membrane, i.membrane_imag, i.last_spikes)
+    initial = [dense(one, kind) for one, kind in zip(given, kinds, strict=True)]
+    if i.state_rows is None:
+        return [*initial, None], [or_null(one) for one in finals]
+    check_in_place(given, initial)
+    return [*initial, i.state_rows], initial
+
+
+def check_in_place(given: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> None:
+    """Raise if a state that is updated in place had to be copied to be read."""
+    if any(one is not other for one, other in zip(given, read, strict=True)):
+        raise InputError(
+            "state_rows: expected a contiguous state (float32, spikes as bytes), got another", field="state_rows"
+        )
