@@ -46,4 +46,4 @@ class Carried:
         if state.membrane_imag is not None:
             self.keep(f"{name}.membrane_imag", state.membrane_imag, grid)
         if spikes_name is not None:
-            self.keep(spikes_name, state.spikes, grid)
+            self.keep(spikes_name, state.last_spikes, grid)
