@@ -3,7 +3,7 @@
 In float64 nothing flips. In float32 a potential within rounding of its threshold can fire in one form and not in the
 other, and the flip then spreads. Several networks with random filters, norms and statistics are tried on several
 synthetic clips; the error is the largest of any layer or logit over the clips in which no spike flipped.
-Usage: python benchmarks/spike_flips.py [--model dvsgesture] [--networks 4] [--clips 6] [--side 128]
+Usage: python benchmarks/spike_flips.py [--model dvsgesture] [--networks 4] [--clips 6] [--in-size 128]
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--model", default="dvsgesture")
     parser.add_argument("--networks", type=int, default=4)
     parser.add_argument("--clips", type=int, default=6)
-    parser.add_argument("--side", type=int, default=128)
+    parser.add_argument("--in-size", type=int, default=128)
     arguments = parser.parse_args()
     found: dict[str, list[FormAgreement]] = {step: [] for step in STEPS}
     for seed in range(arguments.networks):
@@ -46,10 +46,10 @@ def main() -> None:
         fused = fuse(model, quiet=True)
         dual = dual_kernel(fused, quiet=True)
         for clip_seed in range(arguments.clips):
-            clip = probe(model, side=arguments.side, seed=clip_seed).float()
+            clip = probe(model, side=arguments.in_size, seed=clip_seed).float()
             for step, pair in zip(STEPS, ((model, fused), (fused, dual)), strict=True):
                 found[step].append(compare_forms(*pair, clip))
-    report = {"model": arguments.model, "networks": arguments.networks, "side": arguments.side}
+    report = {"model": arguments.model, "networks": arguments.networks, "side": arguments.in_size}
     print(json.dumps({**report, **{step: summary(agreements) for step, agreements in found.items()}}, indent=2))
 
 

@@ -26,6 +26,12 @@ class Setting(NamedTuple):
     positions: int = 140  # of attend_fire
 
 
+def in_place(state):
+    """Whether a state has rows, so that operators update it."""
+    nested = state if isinstance(state, tuple | list) else ()
+    return getattr(state, "rows", None) is not None or any(map(in_place, nested))
+
+
 class Drawn:
     """Random tensors, the same every time."""
 
@@ -60,9 +66,8 @@ def norm_fire_run(setting):
     x, affine, firing = d.normal(BATCH, STEPS, 11, 6), d.table(setting.rows, 6), d.firing(6, setting)
 
     def run(samples, steps, state, first):
-        out, final = norm_fire(
-            x[samples, steps], *affine, firing, first_step=first, initial_state=state, output_final_state=True
-        )
+        options = {"first_step": first, "initial_state": state, "output_final_state": not in_place(state)}
+        out, final = norm_fire(x[samples, steps], *affine, firing, **options)
         return (out.spikes, out.potential, out.operand), final
 
     return run
@@ -93,7 +98,7 @@ def attend_fire_run(setting):
         at = (samples, steps)
         return attend_fire(
             potential[at], spikes[at], features[at], *affine, weights, firing, keep_attention=True,
-            first_step=first, initial_state=state, output_final_state=True,
+            first_step=first, initial_state=state, output_final_state=not in_place(state),
         )  # fmt: skip
 
     return run
@@ -108,7 +113,7 @@ def enter_fire_run(setting):
     def run(samples, steps, state, first):
         return enter_fire(
             x[samples, steps], entry, before, kernel, affine, firing,
-            first_step=first, initial_state=state, output_final_state=True,
+            first_step=first, initial_state=state, output_final_state=not in_place(state),
         )  # fmt: skip
 
     return run
@@ -122,7 +127,7 @@ def rates_run(setting, keep=None):
     def run(samples, steps, state, first):
         given = [[one[samples, steps] for one in group] for group in (spikes, proxies)]
         rates, final = pooled_rates(
-            *given, (3, 4), keep=keep, first_step=first, initial_state=state, output_final_state=True
+            *given, (3, 4), keep=keep, first_step=first, initial_state=state, output_final_state=not in_place(state)
         )
         return (rates,), final
 
@@ -143,7 +148,9 @@ def mamba_run(setting):
     )  # fmt: skip
 
     def run(samples, steps, state, first):
-        out, final = mamba_inner(inputs[samples, steps], weights, initial_state=state, output_final_state=True)
+        out, final = mamba_inner(
+            inputs[samples, steps], weights, initial_state=state, output_final_state=not in_place(state)
+        )
         return (out,), final
 
     return run
@@ -210,3 +217,29 @@ def check_samples(run, exact, device="cpu"):
     out, _ = run(at[0], at[1], state, samples)
     for given, expected in zip(out, whole, strict=True):
         same(given, expected[at], exact)
+
+
+def with_rows(state, rows):
+    """The state with these rows in each of its parts that can have them."""
+    if isinstance(state, list):
+        return [with_rows(part, rows) for part in state]
+    if not isinstance(state, tuple):
+        return state
+    if "rows" in state._fields:
+        return state._replace(rows=rows)
+    return type(state)(*(with_rows(part, rows) for part in state))
+
+
+def check_rows(run):
+    """A state in rows of larger tensors is updated there, other rows stay, and the outputs are those of one apart."""
+    rows = torch.tensor([4, 0, 2])
+    _, state = run(ALL, slice(0, 2), None, 0)
+    larger = with_rows(mapped(lambda one: one.new_ones(5, *one.shape[1:]).index_copy_(0, rows, one), state), rows)
+    for begin, end in ((2, 3), (3, 6)):
+        expected, state = run(ALL, slice(begin, end), state, begin)
+        found, final = run(ALL, slice(begin, end), larger, begin)
+        assert final is None
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+        mapped(lambda one, other: same(one[rows], other, exact=True), with_rows(larger, None), state)
+        mapped(lambda one: same(one[[1, 3]], torch.ones_like(one[:2]), exact=True), with_rows(larger, None))

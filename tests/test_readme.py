@@ -33,7 +33,7 @@ COMMANDS = sorted({line for line in SHELL + IN_TABLE if line.startswith("ripe ")
 
 
 PRINTED = {  # beginning of a command → what it prints
-    "ripe account --sweep resolution": r"105\.",
+    "ripe account --sweep in_size": r"105\.",
     "ripe account --sweep": r"paper",
     "ripe account cifar10dvs --set": r"total .* [\d,]{7}",
     "ripe account cifar10dvs": r"869,593",
@@ -58,6 +58,7 @@ PRINTED = {  # beginning of a command → what it prints
     "ripe models": r"dvsgesture",
     "ripe predict": r"wave\.raw: (wave|clap) [\d.]+ %",
     "ripe recipes": r"synthgesture",
+    "ripe report": r"report\.html",
     "ripe sim make": r"synthgesture: 44 clips of 11 classes",
     "ripe stream": r"[\d,]+ predictions",
     "ripe train": r"top-1 [\d.]+ % of \d+ folder test clips",

@@ -3,13 +3,15 @@
 import hashlib
 import json
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 
-from fuzz.mutate import dump, mutate, mutate_document
+from fuzz.mutate import dump, mutate, mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, read_labels, save_labels
@@ -49,7 +51,7 @@ def change_folder(case: bytes, random: Random, checked: dict[str, tuple[str, ...
     files = unpacked(case)
     name = random.choice(list(files))
     if name.endswith(".json") and random.random() < 0.7:
-        files[name] = dump(mutate_document(json.loads(files[name]), random))
+        files[name] = mutate_json(files[name], random)
     else:
         files[name] = mutate(files[name], random, list(files.values()))
     if name in checked and random.random() < 0.8:
@@ -77,29 +79,17 @@ def lay_out(case: bytes, folder: Path) -> dict[str, bytes]:
 def make(name: str) -> Target:
     if name == "labels":
         seed = json.dumps(LABELS.to_dict()).encode()
-        return Target(
-            name, "others", [seed], _read_labels, allowed=(RipeError,),
-            change=lambda case, random: dump(mutate_document(json.loads(case), random)),
-        )  # fmt: skip
-    seed = packed(network_folder())
-    original = unpacked(seed)
-    changed = Target(name, "others", [seed], _load(original), allowed=(RipeError,))
-    return _Folder(changed, {WEIGHTS_FILE: (CONFIG_FILE, "weights", "sha256")})
+        return Target(name, "others", [seed], _read_labels, allowed=(RipeError,), change=mutate_json)
+    files = network_folder()
+    return folder_target(name, files, _load(files), {WEIGHTS_FILE: (CONFIG_FILE, "weights", "sha256")})
 
 
-class _Folder(Target):
+def folder_target(
+    name: str, files: dict[str, bytes], run: Callable[[bytes, Path], None], checked: dict[str, tuple[str, ...]]
+) -> Target:
     """A target whose cases are whole folders: only its own mutation is used."""
-
-    def __init__(self, like: Target, checked: dict[str, tuple[str, ...]]) -> None:
-        super().__init__(**{**vars(like)})
-        object.__setattr__(self, "checked", checked)
-
-    def draw(self, random: Random) -> bytes:
-        return change_folder(random.choice(self.seeds), random, self.checked)  # type: ignore[attr-defined]
-
-
-def folder_target(target: Target, checked: dict[str, tuple[str, ...]]) -> Target:
-    return _Folder(target, checked)
+    change = partial(change_folder, checked=checked)
+    return Target(name, "others", [packed(files)], run, allowed=(RipeError,), change=change, change_share=1)
 
 
 def _read_labels(case: bytes, folder: Path) -> None:

@@ -10,7 +10,7 @@ from ripe_mambaspike.errors import ReadError, RipeError
 from ripe_mambaspike.events.reading import read, read_chunks
 from ripe_mambaspike.events.recording import LIMITS
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "events"))
+sys.path.extend(str(Path(__file__).parents[2] / folder) for folder in ("tests", "tests/events"))
 import makers
 
 CHUNK_EVENTS = 7  # events

@@ -5,14 +5,13 @@ import shutil
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import msgspec
 import torch
 from safetensors.torch import load, save
 
-from fuzz.mutate import mutate_document
+from fuzz.mutate import mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
@@ -39,17 +38,13 @@ def make(name: str) -> Target:
         return Target(name, "others", [seed], _checkpoint(file.name, load(seed)), allowed=(RipeError,))
     document = last_checkpoint(folder / CHECKPOINTS).document  # type: ignore[union-attr]
     case = json.dumps(msgspec.to_builtins(document)).encode()
-    return Target(name, "others", [case], _resume(run, load(seed)), allowed=(RipeError,), change=_change)
+    return Target(name, "others", [case], _resume(run, load(seed)), allowed=(RipeError,), change=mutate_json)
 
 
 def _load_recipe(case: bytes, folder: Path) -> None:
     path = folder / "recipe.yaml"
     path.write_bytes(case)
     load_recipe(path)
-
-
-def _change(case: bytes, random: Random) -> bytes:
-    return json.dumps(mutate_document(json.loads(case), random)).encode()
 
 
 @lru_cache

@@ -1,15 +1,13 @@
 """Prepared sets (their index) and archives of recordings."""
 
 import io
-import json
 import shutil
 import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
-from random import Random
 
-from fuzz.mutate import dump, mutate_document
+from fuzz.mutate import mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.archives import extract
 from ripe_mambaspike.data.listing import PARTS
@@ -43,7 +41,7 @@ def _store(name: str) -> Target:
         if problems:
             raise problems[0]
 
-    return Target(name, "others", [seed], run, allowed=(RipeError,), change=_change)
+    return Target(name, "others", [seed], run, allowed=(RipeError,), change=mutate_json)
 
 
 def _use(store) -> None:  # type: ignore[no-untyped-def]
@@ -59,10 +57,6 @@ def _use(store) -> None:  # type: ignore[no-untyped-def]
         raise WrongAnswer("there are not as many labels as clips")
     if len(store) and store.labels.max() >= len(store.classes):
         raise WrongAnswer("a label has no class")
-
-
-def _change(case: bytes, random: Random) -> bytes:
-    return dump(mutate_document(json.loads(case), random))
 
 
 def _archive(name: str) -> Target:

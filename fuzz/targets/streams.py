@@ -2,12 +2,11 @@
 
 import json
 from pathlib import Path
-from random import Random
 from typing import get_args
 
 import numpy as np
 
-from fuzz.mutate import dump, mutate_document
+from fuzz.mutate import mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import make_events
@@ -28,7 +27,7 @@ def make(name: str) -> Target:
     seeds = [
         json.dumps({"do": do, "value": value}).encode() for do in COMMANDS for value in (None, 1, 0.5, True, "key")
     ]
-    return Target(name, "others", seeds, _message, allowed=(RipeError,), change=_change)
+    return Target(name, "others", seeds, _message, allowed=(RipeError,), change=mutate_json)
 
 
 def _packet(case: bytes, folder: Path) -> None:
@@ -59,7 +58,3 @@ def _check(frames):  # type: ignore[no-untyped-def]
 
 def _message(case: bytes, folder: Path) -> None:
     read_command(case.decode("utf-8", "replace"))
-
-
-def _change(case: bytes, random: Random) -> bytes:
-    return dump(mutate_document(json.loads(case), random))

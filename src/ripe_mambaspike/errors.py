@@ -35,8 +35,8 @@ class RipeError(Exception):
         """
         reason = (got.strerror or str(got)) if isinstance(got, OSError) else got
         shown = reason if isinstance(reason, str) else short_repr(reason)
-        place = "" if path is None else f"{path}: "
-        message = f"{place}{field}: expected {expected}, got {shown}" + (f"; {hint}" if hint else "")
+        origin = "" if path is None else f"{path}: "
+        message = f"{origin}{field}: expected {expected}, got {shown}" + (f"; {hint}" if hint else "")
         return cls(message, field=field, path=path)
 
     def in_file(self, path: str | os.PathLike[str]) -> Self:

@@ -72,9 +72,9 @@ def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str
 
     Files of an earlier save that are `stale` are removed before any new file is renamed into place.
 
-    All of them are on the disk beside their places before the first is moved in. An earlier version of each file but
-    the last keeps a second name (`.NAME.xxxxxxxx.old`) until the last one is in its place. So whenever the process is
-    killed or the power fails, the last file's checksums are those of files that are there: in their places, or among
+    All of them are on the disk under temporary names before the first is renamed. An earlier version of each file but
+    the last keeps a second name (`.NAME.xxxxxxxx.old`) until the last one is renamed. So whenever the process is killed
+    or the power fails, the last file's checksums are those of files that exist: under their names, or among
     `earlier_versions`. An error puts the earlier versions back.
     """
     *others, last = files
@@ -275,26 +275,26 @@ def file_mask() -> int:
 def commit(start: Path | None = None) -> str | None:
     """The git commit that is checked out, None outside a checkout."""
     for folder in (start or Path(__file__).resolve()).parents:
-        place = folder / ".git"
+        git = folder / ".git"
         try:
-            if place.is_file():  # a worktree: the file names its folder
-                place = folder / place.read_text().removeprefix("gitdir:").strip()
-            if place.is_dir():
-                return _head(place)
+            if git.is_file():  # a worktree: the file names its folder
+                git = folder / git.read_text().removeprefix("gitdir:").strip()
+            if git.is_dir():
+                return _head(git)
         except OSError:
             return None
     return None
 
 
-def _head(place: Path) -> str | None:
-    head = (place / "HEAD").read_text().strip()
+def _head(git: Path) -> str | None:
+    head = (git / "HEAD").read_text().strip()
     if not head.startswith("ref: "):
         return head
     name = head.removeprefix("ref: ")
-    common = place / "commondir"
-    place = place / common.read_text().strip() if common.exists() else place
-    if (place / name).exists():
-        return (place / name).read_text().strip()
-    packed = place / "packed-refs"
+    common = git / "commondir"
+    git = git / common.read_text().strip() if common.exists() else git
+    if (git / name).exists():
+        return (git / name).read_text().strip()
+    packed = git / "packed-refs"
     lines = packed.read_text().splitlines() if packed.exists() else []
     return next((line.split()[0] for line in lines if line.endswith(f" {name}")), None)

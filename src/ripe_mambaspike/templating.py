@@ -5,16 +5,15 @@ import hashlib
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 
 @lru_cache
 def template_environment(package: str) -> Environment:
-    """The templates of `package`/templates, with escaping on and missing values an error."""
-    return Environment(
-        loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    """The templates of `package` and those of all, with escaping on and missing values an error."""
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("ripe_mambaspike")])
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def render_page(package: str, template: str, *, style: str, script: str, images: str = "", **values: Any) -> bytes:

@@ -8,14 +8,14 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.registry import model_config
 
 PAPER = {  # setting: (deployed, GFLOPs), Table flops
-    "tokens": {"k 32": (0.875, 8.11), "k 128": (0.875, 8.49), "all 256": (0.875, 9.00)},
-    "steps": {"T 4": (0.864, 2.06), "T 8": (0.868, 4.12), "T 16": (0.875, 9.00), "T 32": (0.890, 16.47)},
+    "num_tokens": {"k 32": (0.875, 8.11), "k 128": (0.875, 8.49), "all 256": (0.875, 9.00)},
+    "time_steps": {"T 4": (0.864, 2.06), "T 8": (0.868, 4.12), "T 16": (0.875, 9.00), "T 32": (0.890, 16.47)},
     "width": {
         "[32, 64, 128]": (0.875, 9.00),
         "[64, 128, 256]": (3.361, 32.73),
         "[128, 256, 512]": (13.165, 130.49),
     },
-    "resolution": {
+    "in_size": {
         "34×34": (0.875, 0.78),
         "48×48": (0.875, 1.27),
         "128×128": (0.875, 9.00),
@@ -23,10 +23,10 @@ PAPER = {  # setting: (deployed, GFLOPs), Table flops
     },
 }
 OURS = {  # setting: GFLOPs without the scan, all tokens
-    "tokens": {"k 64": 8.2303, "k 128": 8.4830, "all 256": 8.9884},
-    "steps": {"T 4": 2.2471, "T 8": 4.4942, "T 16": 8.9884, "T 32": 17.9769},
+    "num_tokens": {"k 64": 8.2303, "k 128": 8.4830, "all 256": 8.9884},
+    "time_steps": {"T 4": 2.2471, "T 8": 4.4942, "T 16": 8.9884, "T 32": 17.9769},
     "width": {"[32, 64, 128]": 8.9884, "[64, 128, 256]": 35.6013, "[128, 256, 512]": 141.7005},
-    "resolution": {"48×48": 1.2640, "128×128": 8.9884, "224×224": 27.5270},
+    "in_size": {"48×48": 1.2640, "128×128": 8.9884, "224×224": 27.5270},
 }
 MAMBA_SPIKE = {"34×34": (4.79, 2.10, 43.8), "48×48": (7.41, 4.72, 63.6)}
 MAMBA_SPIKE |= {"128×128": (36.25, 33.55, 92.6), "224×224": (105.46, 102.76, 97.4)}
@@ -69,7 +69,7 @@ def test_the_papers_rows_fit_sixty_four_tokens(name):
 
 def test_the_baselines_columns():
     for setting, (total, projection, share) in MAMBA_SPIKE.items():
-        row = rows("resolution")[setting]
+        row = rows("in_size")[setting]
         keys = ("mamba_spike", "its_projection", "projection_share")
         assert tuple(row.paper[key] for key in keys) == (total, projection, share)
         assert row.ours["mamba_spike"] == pytest.approx(total, abs=5.1e-3)
@@ -92,9 +92,9 @@ def test_another_network_has_no_paper_column(name):
 
 
 def test_fewer_positions_than_tokens():
-    assert list(rows("tokens", in_size=34)) == ["all 25"]
+    assert list(rows("num_tokens", in_size=34)) == ["all 25"]
 
 
 def test_the_baseline_cannot_be_swept():
     with raises(ConfigError, "model", mentions=("Mamba-Spike",)):
-        sweep("steps", model_config("mamba-spike"))
+        sweep("time_steps", model_config("mamba-spike"))

@@ -1,4 +1,4 @@
-"""Is a wrong fast path seen? Each way of being wrong has its own check."""
+"""Each kind of wrong result on the fast path is found by its own check."""
 
 import pytest
 import torch
@@ -147,7 +147,7 @@ def test_training(monkeypatch, precision):
     assert "relaxed loss differs by" in failed(compare_training(model, x, y, StepSettings(), precision))
 
 
-def test_what_is_not_a_number_never_agrees():
+def test_nan_never_agrees():
     assert not Agreement((Check("it differs by", float("nan"), 1.0),), 1).agrees
     assert relative(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])) == 0.5
     assert relative(torch.zeros(2), torch.zeros(3)) != relative(torch.zeros(2), torch.zeros(3))

@@ -1,4 +1,4 @@
-"""A network that runs out of memory while it is measured: one sentence, or a row that holds it."""
+"""A network that runs out of memory while it is measured: an error in one line, or a row with it."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CUDA = torch.device("cuda")
 SMALL = (
-    "bench infer --model nmnist --device cpu --time-steps 3 --side 16 --batches 2 --repeats 1 --baseline none "
+    "bench infer --model nmnist --device cpu --time-steps 3 --in-size 16 --batches 2 --repeats 1 --baseline none "
     "--precision float32"
 )
 
@@ -22,12 +22,12 @@ def full(*_, **__):
     raise MemoryNeededError("a pass of batch 9, 3 steps of 16×16, needs about 7.00 GiB …")
 
 
-def test_what_a_network_says_goes_through():
+def test_a_networks_own_memory_error_passes_through():
     with pytest.raises(MemoryNeededError, match=r"7\.00 GiB"), explain_out_of_memory(torch.device("cpu"), "batch 9"):
         full()
 
 
-def test_a_reference_that_does_not_fit_is_a_row(monkeypatch):
+def test_a_reference_out_of_memory_becomes_a_row(monkeypatch):
     monkeypatch.setattr(measuring, "measure_memory", lambda job, device, held: job() or Memory(held, 1))
     monkeypatch.setattr(measuring, "time_jobs", lambda jobs, device, repeats: dict.fromkeys(jobs))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

@@ -1,4 +1,4 @@
-"""Memory of a call, what is free, the machine's rates, and what a pass cannot do without."""
+"""Memory of a call, free memory, the rates of the machine, and lower bounds of a pass."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 MEGABYTE = 1_000_000
 
 
-def test_the_peak_is_of_what_lives_at_once():
+def test_the_peak_counts_tensors_alive_at_once():
     def job():
         first = torch.zeros(MEGABYTE, dtype=torch.uint8)
         second = torch.zeros(2 * MEGABYTE, dtype=torch.uint8)
@@ -31,7 +31,7 @@ def test_the_peak_is_of_what_lives_at_once():
     assert found.to_dict()["peak_mib"] == pytest.approx((5 + found.beyond) / 2**20, abs=1e-3)
 
 
-def test_what_a_gradient_keeps_is_counted():
+def test_tensors_saved_for_backward_are_counted():
     weight = torch.zeros(1000, 1000, requires_grad=True)  # four megabytes
 
     def job():
@@ -41,7 +41,7 @@ def test_what_a_gradient_keeps_is_counted():
     assert measure_memory(job, CPU, 0).beyond >= 11 * MEGABYTE  # two results are kept, and a gradient grows
 
 
-def test_the_profiler_says_nothing(capfd):
+def test_the_profiler_prints_nothing(capfd):
     measure_memory(lambda: torch.zeros(10), CPU, 0)
     assert capfd.readouterr() == ("", "")
 
@@ -68,7 +68,7 @@ def test_too_little_memory_before_and_after(monkeypatch):
         raise RuntimeError("another error")
 
 
-def test_rates_are_of_what_was_computed():
+def test_measured_rates_are_plausible():
     product = measure_product(CPU, "float32", sides=(64, 96))
     assert product.side in (64, 96)
     assert product.operations == 2 * product.side**3
@@ -127,7 +127,7 @@ def test_shares_of_the_rates():
     assert found == {"samples_per_second": 8.0, "matrix_share": 0.5, "memory_share": 0.1, "times_its_flops": 2.0}
 
 
-def test_a_line_and_how_well_it_fits():
+def test_fit_line():
     exact = fit_line([1e6, 2e6, 5e6], [3.0, 5.0, 11.0])
     assert exact["intercept_ms"] == pytest.approx(1.0)
     assert exact["ms_per_million"] == pytest.approx(2.0)

@@ -16,7 +16,8 @@ SMALL = {"batch": 1, "time_steps": 3, "side": 16}
 
 
 def options(*only):
-    return OperatorOptions(**SMALL, precision="float32", only=list(only), repeats=1, device="cpu")
+    sizes = {"batch": 1, "time_steps": 3, "in_size": 16}
+    return OperatorOptions(**sizes, precision="float32", only=list(only), repeats=1, device="cpu")
 
 
 def test_every_operator_has_a_case():

@@ -1,4 +1,4 @@
-"""The results table: what is wanted beside what was measured, and a failed command costs its own rows alone."""
+"""The results table: measured values beside required ones; a failed command costs only its own rows."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Times: which calls count, in which order, and what is made of them."""
+"""Times: which calls count, in which order, and how they are summarized."""
 
 import pytest
 import torch

@@ -11,7 +11,7 @@ import pytest
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
-SWEEPS = ("resolution", "steps", "width", "tokens")
+SWEEPS = ("in_size", "time_steps", "width", "num_tokens")
 
 
 def read(said):
@@ -89,7 +89,7 @@ def test_sweeps(ripe, name):
 
 
 def test_a_sweep_of_another_network(ripe):
-    document = read(ripe("account", "cifar10dvs", "--sweep", "tokens", "--json"))
+    document = read(ripe("account", "cifar10dvs", "--sweep", "num_tokens", "--json"))
     assert all(value is None for row in document["rows"] for value in row["paper"].values())
 
 

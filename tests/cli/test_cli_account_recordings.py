@@ -138,7 +138,7 @@ def test_what_is_refused(refused, quick, clips, tmp_path):
     refused(("account", quick, "--recordings", one_polarity), one_polarity, "both polarities")
     refused(("account", tmp_path / "none", *on), "none")
     refused(("account", "nmnist", *on), "--recordings", "nmnist")
-    refused(("account", quick, *on, "--sweep", "steps"), "--recordings", "--sweep")
+    refused(("account", quick, *on, "--sweep", "time_steps"), "--recordings", "--sweep")
     refused(("account", quick, *on, "--input", missing), "--input", "--recordings")
     refused(("account", quick, *on, "--set", "num_tokens=3"), "--set", "--recordings")
     refused(("account", quick, *on, "--limit", "0"), "--limit", "0")

@@ -1,45 +1,37 @@
 """The binning that a network was trained on goes where the network goes: predict, exports, streams and the page agree
-with eval, clip by clip, and a recording of another sensor is refused or told of."""
+with eval, clip by clip."""
 
 import asyncio
 import io
 import json
-import os
 import shutil
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.raising import raises
+from tests.cli.bars import asked, differ, make_clip
 
-from ripe_mambaspike import create_model, write
+from ripe_mambaspike import write
 from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.export.run import load_export, read_manifest
-from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.checkpoint_data import data_settings_of, open_data_for
 from ripe_mambaspike.inference.classifier import read_recording
-from ripe_mambaspike.inference.predict import predict
-from ripe_mambaspike.inference.stream.packets import write_packet
-from ripe_mambaspike.inference.stream.run import StreamRunner
-from ripe_mambaspike.inference.stream.sources import PipeSource
-from ripe_mambaspike.inference.stream.summary import StreamLimits
-from ripe_mambaspike.inference.streamer import Streamer, check_stream
+from ripe_mambaspike.inference.streamer import Streamer
 from ripe_mambaspike.live.library import RecordingLibrary
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.network import make_served_network
 from ripe_mambaspike.live.watched import PredictionWorker
 from ripe_mambaspike.models.base import clip_logits
-from ripe_mambaspike.models.labels import Labels, read_labels, save_labels
+from ripe_mambaspike.models.labels import read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 
-FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16, "num_classes": 2}
 SETTINGS = (
     "augmentation.horizontal_flip=0", "augmentation.time_reversal=0",
     "data.dataset=folder", "data.time_steps=4", "data.grid=16", "schedule.batch_size=8", "schedule.epochs=1",
@@ -49,16 +41,6 @@ SETTINGS = (
 CROP = (3, 5, 24, 26)
 
 
-def make_clip(number, side=34):
-    """A bar that runs to one side, on the 34×34 pixels from the corner: what a guess takes for the whole sensor."""
-    rng = np.random.default_rng(number)
-    times = np.sort(rng.integers(0, 80_000 + 5000 * (number % 7), 600)) + 1000
-    along = (times - times[0]) * side // (times[-1] - times[0] + 1)
-    x = along if number % 2 else side - 1 - along
-    events = make_events(x, rng.integers(0, side, len(times)), times, rng.integers(0, 2, len(times)))
-    return Recording(events, (side, side))
-
-
 def make_run(folder, *words):
     """A tree of recordings that do not name their sensor, prepared with the words, and a short run on it."""
     root, run = folder / "tree", folder / "run"
@@ -66,7 +48,7 @@ def make_run(folder, *words):
         path = root / ("train" if number < 10 else "test") / ("right" if number % 2 else "left") / f"{number}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
         write(make_clip(number), path)
-    with redirect_stdout(io.StringIO()):  # which is not the output of the test that needs the run first
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # the test that comes first reads its own
         prepared = ["data", "prepare", "folder", "--root", root, "--workers", "1", *words]
         assert main([str(word) for word in prepared]) == 0
         settings = [f"data.root={root}", *SETTINGS]
@@ -101,16 +83,6 @@ def by_eval(folder):
             logits = model(clips.clip(number)[0][None])
         found[name] = torch.softmax(clip_logits(logits)[0], -1).tolist()
     return found
-
-
-def asked(ripe, *words):
-    said = ripe(*words, "--json")
-    assert said.code == 0, said.err
-    return json.loads(said.out), said.err
-
-
-def differ(first, second):
-    return max(abs(one - other) for one, other in zip(first, second, strict=True))
 
 
 def test_a_run_keeps_all_that_binning_needs(trained, cropped):
@@ -280,137 +252,6 @@ def test_the_window_is_as_long_as_the_training_clips(ripe, trained):
     assert (last["summary"]["sensor_size"], last["summary"]["sensor_size_from"]) == ([35, 35], "the network")
     network = make_served_network(load(run))
     assert (network.window_us, network.max_single_us) == (duration, 2 * duration)
-
-
-# A network made by hand, and recordings that may not fit it
-
-
-@pytest.fixture
-def network(tmp_path):
-    """Trained on a 128×128 sensor, as it says."""
-    model = create_model("nmnist", seed=0, **FIELDS)
-    randomize(model, 0)
-    folder = model.save_pretrained(tmp_path / "net")
-    labels = Labels(
-        ("left", "right"), "mine", None, 4, (16, 16), "time", False, sensor_size=(128, 128), duration_us=80_000
-    )
-    save_labels(labels, folder)
-    return folder
-
-
-def forget_sensor(folder):
-    save_labels(replace(read_labels(folder), sensor_size=None, duration_us=None), folder)
-
-
-def test_a_quiet_clip_is_read_with_the_networks_sensor(ripe, network, tmp_path):
-    quiet = make_clip(1)  # on 34×34 of the 128×128 pixels
-    path = write(quiet, tmp_path / "quiet.bin")
-    document, err = asked(ripe, "predict", network, path)
-    (row,) = document["recordings"]
-    assert (row["sensor_size"], row["sensor_size_from"], err) == ([128, 128], "the network", "")
-    wanted = predict(load(network), replace(quiet, sensor_size=(128, 128)))
-    assert row["probabilities"] == pytest.approx(wanted.probabilities, abs=1e-6)
-    guessed = predict(load(network, sensor_size=(34, 34)), quiet)
-    assert differ(guessed.probabilities.values(), wanted.probabilities.values()) > 3e-5
-
-
-def test_a_guess_is_told(ripe, network, tmp_path):
-    forget_sensor(network)
-    path = write(make_clip(1), tmp_path / "quiet.bin")
-    document, err = asked(ripe, "predict", network, path)
-    assert document["sensor_size"] is None
-    assert (document["recordings"][0]["sensor_size"], document["recordings"][0]["sensor_size_from"]) == (
-        [34, 34], "the events",
-    )  # fmt: skip
-    assert err.count("\n") == 1
-    assert all(word in err for word in ("quiet.bin", "34×34", "--sensor-size"))
-    _, err = asked(ripe, "predict", network, path, "--sensor-size", 128, 128)
-    assert err == ""
-    said = ripe("stream", network, "--source", path, "--pace", "fast", "--json")
-    assert said.code == 0
-    assert json.loads(said.out.splitlines()[-1])["summary"]["sensor_size_from"] == "the events"
-    assert all(word in said.err for word in ("34×34", "--sensor-size", "1500 ms"))
-    fitted = make_served_network(load(network)).fit(read(path))
-    assert any("34×34" in sentence for sentence in fitted.warnings)
-
-
-def test_another_sensor_is_refused_unless_it_is_asked_for(refused, ripe, network, tmp_path):
-    named = write(make_clip(1), tmp_path / "named.npz")  # says 34×34
-    beyond = write(make_clip(2, side=200), tmp_path / "beyond.bin")  # says nothing and reaches further
-    for path, size in ((named, "34×34"), (beyond, "--sensor-size")):
-        for words in (("predict", network, path), ("stream", network, "--source", path, "--window", "50")):
-            refused(words, path.name, "sensor_size: ", "128×128", size)
-        with pytest.raises(InputError) as error:
-            read_recording(load(network), path)
-        assert (error.value.field, error.value.path) == ("sensor_size", path)
-    document, _ = asked(ripe, "predict", network, named, "--sensor-size", 34, 34)
-    assert document["recordings"][0]["sensor_size_from"] == "the caller"
-    document, _ = asked(ripe, "predict", network, named, "--crop", 1, 2, 30, 31)
-    clip = make_clip(1)
-    kept = clip.events[(clip["x"] >= 1) & (clip["x"] < 31) & (clip["y"] >= 2) & (clip["y"] < 33)]
-    kept["x"] -= 1
-    kept["y"] -= 2
-    part = Recording(kept, (30, 31))
-    wanted = predict(load(network, sensor_size=(30, 31)), part).probabilities
-    assert document["recordings"][0]["probabilities"] == pytest.approx(wanted, abs=1e-6)
-    refused(["predict", network, named, "--crop", "1", "2", "34", "31"], "crop: ", "34×34")
-    refused(["predict", network, named, "--sensor-size", "0", "3"], "--sensor-size", "1 to 65536", "(0, 3)")
-
-
-def test_the_page_refuses_another_sensor(network, tmp_path):
-    library = RecordingLibrary([], tmp_path, make_served_network(load(network)), PredictionWorker(), ServerLimits())
-    with raises(InputError, field="sensor_size"):
-        asyncio.run(library.add_upload(write(make_clip(1), tmp_path / "named.npz"), "named.npz"))
-    asked_for = make_served_network(load(network, sensor_size=(34, 34)))
-    library = RecordingLibrary([], tmp_path, asked_for, PredictionWorker(), ServerLimits())
-    _, track = asyncio.run(library.add_upload(tmp_path / "named.npz", "named.npz"))
-    assert track.recording.sensor_size == (34, 34)
-
-
-def test_another_sensor_needs_its_own_crop(network):
-    save_labels(replace(read_labels(network), crop=(10, 10, 64, 64)), network)
-    assert load(network).region.binned_size == (64, 64)
-    with pytest.raises(InputError) as error:
-        load(network, sensor_size=(240, 180))
-    assert error.value.field == "crop"
-    assert load(network, sensor_size=(240, 180), crop=(0, 0, 180, 180)).region.binned_size == (180, 180)
-
-
-def test_frames_of_another_sensor_are_refused(network):
-    classifier = load(network)
-    ours, theirs = make_clip(1, side=128).events, make_clip(2).events
-    reading, writing = os.pipe()
-    with io.FileIO(reading) as pipe:
-        with io.FileIO(writing, "w") as sender:
-            for _ in range(20):
-                sender.write(write_packet(theirs[:20], (34, 34)))
-            sender.write(write_packet(ours, (128, 128)))
-        said = []
-        run = StreamRunner(
-            PipeSource(io.BufferedReader(pipe), "fast"),
-            lambda size: Streamer(classifier, size, window_us=40_000),
-            StreamLimits(),
-            on_prediction=lambda answer: None,
-            on_message=said.append,
-            check_sensor=lambda size: check_stream(classifier, size, 40_000, 10_000),
-            report_invalid=True,
-        )
-        summary = run.run()
-    assert (summary.invalid_packets, summary.sensor_size, summary.sensor_size_from) == (20, (128, 128), "the source")
-    assert "sensor_size" in summary.last_invalid
-    assert summary.predictions > 0
-    assert len([line for line in said if "invalid" in line]) == 1
-
-
-@pytest.mark.parametrize(("factor", "told"), [(0.45, 1), (0.6, 0), (1.0, 0), (1.9, 0), (2.2, 1)])
-def test_an_unusual_duration_is_told(ripe, network, tmp_path, factor, told):
-    clip = make_clip(0, side=128)
-    clip.events["t"] = (np.linspace(0, 1, len(clip)) * (80_000 * factor - 1)).astype(np.int64)
-    _, err = asked(ripe, "predict", network, write(clip, tmp_path / "clip.bin"))
-    assert err.count("\n") == told
-    assert err.count("duration: ") == told
-    if told:
-        assert all(word in err for word in ("clip.bin", "0.08 s", "ripe stream --window"))
 
 
 # The crop of a set

@@ -29,12 +29,17 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
         (("account", "nmnist", "--time-steps", "many"), ["--time-steps", "many"]),
         (("account", "--set", "time_steps=2024-13-45"), ["time_steps=2024-13-45"]),
         (("account", "--set", "time_steps=8", "--time-steps", "4"), ["steps"]),
-        (("account", "--sweep", "steps", "--time-steps", "8"), ["steps", "sweep"]),
+        (("account", "--sweep", "time_steps", "--time-steps", "8"), ["steps", "sweep"]),
         (("account", "x" * 5000), ["xxx"]),
         (("account", "x/" * 3000), ["x/"]),
         (("account", "--sweep", "depth"), ["--sweep", "depth"]),
-        (("account", "mamba-spike", "--sweep", "steps"), ["Mamba-Spike", "steps"]),
-        (("account", "--sweep", "steps", "--set", "num_classes=-1"), ["num_classes", "-1"]),
+        (("account", "--sweep", "resolution"), ["--sweep in_size"]),
+        (("account", "--sweep", "steps"), ["--sweep time_steps"]),
+        (("account", "--sweep", "tokens"), ["--sweep num_tokens"]),
+        (("bench", "infer", "--side", "16"), ["--side", "--in-size"]),
+        (("bench", "scan", "--sides", "16"), ["--sides", "--in-size"]),
+        (("account", "mamba-spike", "--sweep", "time_steps"), ["Mamba-Spike", "steps"]),
+        (("account", "--sweep", "time_steps", "--set", "num_classes=-1"), ["num_classes", "-1"]),
         (("account", "nmnist", "extra"), ["extra"]),
         (("account", "nmnist", "--colour"), ["--colour"]),
         (("models", "--colour", "red"), ["--colour"]),
@@ -136,7 +141,7 @@ def test_options_that_exclude_each_other(refused, saved, tmp_path):
     refused(
         ("account", saved, "--input", tmp_path / "clip.npy", "--time-steps", "2"), "--input", "time_steps", "3", "2"
     )
-    refused(("account", "--sweep", "steps", "--input", tmp_path / "clip.npy"), "--input", "--sweep")
+    refused(("account", "--sweep", "time_steps", "--input", tmp_path / "clip.npy"), "--input", "--sweep")
 
 
 def test_too_little_memory_names_options_of_the_command(refused, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import load_dataset
-from ripe_mambaspike.data import download
+from ripe_mambaspike.data import transfer
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
 from ripe_mambaspike.data.sets import datasets, registry
 from ripe_mambaspike.events import Recording, make_events, write
@@ -226,7 +226,7 @@ def served(tmp_path, monkeypatch):
         archives.append(Archive(f"{part}.zip", (url,), len(data), f"sha256:{hashlib.sha256(data).hexdigest()}", part))
     tiny = DownloadInfo("Tiny", "CC0", "Nobody 2020", "http://127.0.0.1/", tuple(archives), (), "none")
     monkeypatch.setitem(registry._DATASETS, "nmnist", replace(registry.dataset_info("nmnist"), download=tiny))
-    monkeypatch.setattr(download, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -40,7 +40,7 @@ def test_a_name_that_is_no_formula_and_no_page(ripe, clip, tmp_path, suffix):
         (("--out", "out.png", "--frames", "0"), ["frames", "0"]),
         (("--out", "out.png", "--window-ms", "0"), ["--window-ms", "0.0"]),
         (("--out", "out.png", "--window-ms", "nan"), ["--window-ms", "nan"]),
-        (("--out", "out.png", "--sensor-size", "0", "0"), ["sensor_size", "(0, 0)"]),
+        (("--out", "out.png", "--sensor-size", "0", "0"), ["--sensor-size", "(0, 0)"]),
         ((), ["--out"]),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",

@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from faulty_server import serve
+from shown import camera, save_mnist
 from trees import save_digits
 
+from ripe_mambaspike.data import transfer
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_dataset
 
@@ -18,6 +21,29 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the shared data is not there: RIPE_SHARED_DATA names no folder and ../shared/data is absent")
     return folder
+
+
+@pytest.fixture
+def site(monkeypatch):
+    """A server that fails as a test asks, and downloads that do not wait before they try again."""
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "TIMEOUT_SECONDS", 5.0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serve() as made:
+        yield made
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """Pictures of digits as MNIST's files."""
+    return save_mnist(tmp_path / "mnist")
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """A camera whose recordings are short."""
+    return camera(tmp_path / "camera.json")
 
 
 @pytest.fixture

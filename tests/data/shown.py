@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.loading import load_dataset
 from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, save_calibration
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
@@ -79,3 +81,8 @@ def packed(root: Path, path: Path) -> Path:
         for each in sorted(root.rglob("*.*")):
             archive.write(each, each.relative_to(root).as_posix())
     return path
+
+
+def split_names(root, name):
+    """The clips' names in each split of a prepared dataset."""
+    return {part: load_dataset(name, root, part).names for part in PARTS}

@@ -95,7 +95,7 @@ def test_binary(train, digits):
     assert torch.equal(counts, bin_events(source_of(train, 0, digits), 2, grid=4).clamp(max=1))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_loader_takes_it(train, workers):
     binned = BinnedDataset(train, 4)
     context = "spawn" if workers else None  # which pickles the set

@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from shown import CIFAR, camera, cifar_names, digits, packed, save_mnist, save_tree
+from shown import camera, save_mnist, save_tree, split_names
 from trees import contents
 
 from raising import raises
@@ -21,18 +20,12 @@ from ripe_mambaspike.data.listing import PARTS
 from ripe_mambaspike.data.loading import BinnedDataset
 from ripe_mambaspike.data.pictures import find_pictures, read_pictures
 from ripe_mambaspike.data.sets import list_dataset
-from ripe_mambaspike.data.sets.cifar10dvs import PUBLISHED as CIFAR_LISTS
-from ripe_mambaspike.data.sets.nmnist import PUBLISHED as NMNIST_LIST
 from ripe_mambaspike.data.sets.registry import datasets
-from ripe_mambaspike.data.sets.simulated import plan_pictures
-from ripe_mambaspike.data.simulated import clip_seed, fitted_to, pad_to_square, simulate_dataset
+from ripe_mambaspike.data.simulated import clip_seed, simulate_dataset
 from ripe_mambaspike.data.store import open_store, read_store, verify_store
 from ripe_mambaspike.errors import ConfigError, DataError, InputError
 from ripe_mambaspike.events.simulate.fitted import load_calibration, simulate_pictures
-from ripe_mambaspike.events.simulate.gestures import CLASSES
-from ripe_mambaspike.events.simulate.saccades import Saccades
 
-ALL = {"train": None, "val": None, "test": None}
 DRIVER = """
 import os, signal, stat, sys
 from ripe_mambaspike import files
@@ -55,16 +48,6 @@ SIMULATED = {name: info for name, info in datasets().items() if info.simulated}
 
 
 @pytest.fixture
-def mnist(tmp_path):
-    return save_mnist(tmp_path / "mnist")
-
-
-@pytest.fixture
-def quick(tmp_path):
-    return camera(tmp_path / "camera.json")
-
-
-@pytest.fixture
 def make(tmp_path, quick, mnist, monkeypatch):
     """A set of digits in shards of eight."""
     monkeypatch.setattr(simulated, "SHARD_PIXELS", 8 * 34 * 34)
@@ -74,10 +57,6 @@ def make(tmp_path, quick, mnist, monkeypatch):
         return simulate_dataset(name, tmp_path / out, **given)
 
     return call
-
-
-def parts(root, name):
-    return {part: load_dataset(name, root, part).names for part in PARTS}
 
 
 def test_a_store_like_any_other(make, tmp_path, mnist, quick):
@@ -91,7 +70,7 @@ def test_a_store_like_any_other(make, tmp_path, mnist, quick):
     assert source_state(store, root) == "simulated"
     assert store.index.notes[0] == "every recording of this set is simulated"
     assert not store.index.partitions["folders"].published
-    named = parts(root, "sim-nmnist")
+    named = split_names(root, "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 30, "val": 10, "test": 20}
     assert len({name for names in named.values() for name in names}) == 60
     train = load_dataset("sim-nmnist", root, "train")
@@ -135,26 +114,26 @@ def test_the_same_bytes_with_any_number_of_threads(make, tmp_path):
 
 
 def test_what_the_key_stands_for(make, tmp_path, mnist):
-    first = make()
-    assert make("again").folder.name == first.folder.name
-    other = [make(seed=1), make(variation=0.5), make(size=40), make(train=20)]
-    other.append(make(calibration=camera(tmp_path / "other.json", leak_hz=4.0)))
+    few = {"train": 6, "val": 2, "test": 2}
+    first = make(**few)
+    assert make("again", **few).folder.name == first.folder.name
+    drawn = [make(**few, seed=1), make(**few, variation=0.5)]
+    other = [*drawn, make(**few, size=40), make(**few | {"train": 4})]
+    other.append(make(**few, calibration=camera(tmp_path / "other.json", leak_hz=4.0)))
     other.append(make(images=save_mnist(tmp_path / "more", 40, 30)))
     keys = {store.folder.name for store in [first, *other]}
     assert len(keys) == 7
     assert open_store(tmp_path / "out" / ".ripe", "sim-nmnist").folder == other[-1].folder
-    assert make(images=save_mnist(tmp_path / "unpacked", packed=False)).folder == first.folder
-    for seed, variation in ((1, 1.0), (0, 0.5)):
-        changed = make(seed=seed, variation=variation)
-        assert changed.index.shards[0].sha256 != first.index.shards[0].sha256
+    assert make(**few, images=save_mnist(tmp_path / "unpacked", packed=False)).folder == first.folder
+    assert all(store.index.shards[0].sha256 != first.index.shards[0].sha256 for store in drawn)
 
 
 def test_fewer_are_the_same_ones(make, tmp_path):
     """The classes by turns, and each clip as it is in the whole set."""
     make()
     make("few", train=15, val=10, test=5)
-    named = parts(tmp_path / "few", "sim-nmnist")
-    whole = parts(tmp_path / "out", "sim-nmnist")
+    named = split_names(tmp_path / "few", "sim-nmnist")
+    whole = split_names(tmp_path / "out", "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 15, "val": 10, "test": 5}
     assert all(set(named[part]) <= set(whole[part]) for part in PARTS)
     few = load_dataset("sim-nmnist", tmp_path / "few", "train")
@@ -201,174 +180,6 @@ def test_a_full_disk(make, tmp_path, monkeypatch, step):
     assert not (tmp_path / "out" / ".ripe" / "sim-nmnist" / "current").exists()
     monkeypatch.setattr(building, "atomic_write", real)
     verify_store(make())
-
-
-def test_cifar_is_split_as_the_original(tmp_path, quick):
-    """Its own test pictures get the first numbers."""
-    tree = save_tree(tmp_path / "tree", cifar_names(3, 2))
-    root = tmp_path / "out"
-    options = {"calibration": quick, "size": 24}
-    store = simulate_dataset("sim-cifar10", root, images=packed(tree, tmp_path / "x.zip"), **options)
-    assert simulate_dataset("sim-cifar10", root, images=tree, **options).folder == store.folder
-    assert store.sensor_size == (24, 24)
-    assert store.classes == CIFAR
-    assert store.partitions == ("folders",)
-    named = parts(root, "sim-cifar10")
-    assert set(named["test"]) == {f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)}
-    assert {name.rsplit("_", 1)[0] for name in named["val"]} == {f"cifar10_{name}" for name in CIFAR}
-    assert (len(named["train"]), len(named["val"])) == (20, 10)
-
-
-def test_cifar_without_parts(tmp_path):
-    tree = save_tree(tmp_path, [name.removeprefix("train/") for name in cifar_names(12, 0)])
-    planned = plan_pictures("sim-cifar10", find_pictures(tree), ALL)
-    (partition,) = planned.listing.partitions.values()
-    assert (partition.name, partition.sizes()) == ("first-tenth", {"train": 90, "val": 10, "test": 20})
-    tested = [clip.name for clip, part in zip(planned.listing.clips, partition.parts, strict=True) if part == "test"]
-    assert tested == [f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)]
-
-
-def test_caltech_is_split_as_the_original(tmp_path, quick):
-    """The first nine tenths by number, rounded up; pictures of any aspect."""
-    names = [
-        f"{kind}/image_{number:04d}.png" for kind, count in (("ant", 11), ("cup", 20)) for number in range(1, count + 1)
-    ]
-    tree = save_tree(tmp_path / "tree", names, (20, 12))
-    save_tree(tree, ["ant/image_0001.png"], (9, 33))
-    root = tmp_path / "out"
-    store = simulate_dataset("sim-caltech101", root, images=tree, calibration=quick, size=24)
-    assert store.partitions == ("first-90",)
-    named = parts(root, "sim-caltech101")
-    assert named["test"] == ["ant/image_0011", "cup/image_0019", "cup/image_0020"]
-    assert (len(named["train"]), len(named["val"])) == (25, 3)
-    assert not set(named["train"]) & set(named["val"])
-    assert min(store.index.clips.events) > 50
-
-
-@pytest.mark.slow
-def test_the_lists_of_the_originals(shared):
-    """From the whole sets of pictures follow the names and the parts of the real sets."""
-    for name, folder, wanted in (
-        ("sim-nmnist", "mnist", NMNIST_LIST),
-        ("sim-cifar10", "cifar10", CIFAR_LISTS["first-100"]),
-    ):
-        (partition,) = plan_pictures(name, find_pictures(shared / folder), ALL).listing.partitions.values()
-        assert (partition.checksum, partition.published) == (wanted, False)
-        assert partition.name in SIMULATED[name].partitions
-    planned = plan_pictures("sim-caltech101", find_pictures(shared / "caltech101"), ALL)
-    sizes = planned.listing.partitions["first-90"].sizes()
-    assert f"{sizes['train'] + sizes['val']}/{sizes['test']}" == SIMULATED["sim-caltech101"].sizes
-    assert planned.listing.notes == ("every recording of this set is simulated",)
-
-
-@pytest.mark.slow
-def test_gestures(tmp_path, quick, monkeypatch):
-    """The embedded set, small: no pictures, other people in every part, the same bytes with two workers."""
-    monkeypatch.setattr(simulated, "SHARD_PIXELS", 16 * 16 * 16)
-    counts = {"train": 33, "val": 11, "test": 22, "size": 16, "calibration": quick}
-    store = simulate_dataset("synthgesture", tmp_path / "one", **counts)
-    simulate_dataset("synthgesture", tmp_path / "two", workers=2, **counts)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert store.classes == CLASSES
-    assert source_state(store, tmp_path) == "simulated"
-    drawn = []
-    real = simulated.draw_clip
-    monkeypatch.setattr(simulated, "draw_clip", lambda *words: drawn.append(real(*words)) or drawn[-1])
-    other = simulate_dataset("synthgesture", tmp_path / "other", seed=1, **counts)
-    assert {path.name for path in other.folder.iterdir()} == {path.name for path in store.folder.iterdir()}
-    assert other.index.shards[0].sha256 != store.index.shards[0].sha256
-    people = {part: {clip.person for clip in drawn if clip.part == part} for part in PARTS}
-    assert not people["train"] & people["test"]
-    assert not people["val"] & (people["train"] | people["test"])
-    assert len({clip.stream for clip in drawn}) == 66
-    for part, each in (("train", 3), ("val", 1), ("test", 2)):
-        loaded = load_dataset("synthgesture", tmp_path / "one", part)
-        assert np.bincount(loaded.labels).tolist() == [each] * 11
-        assert all(name.startswith(f"{part}/") for name in loaded.names)
-        recording, _ = loaded[0]
-        assert 1_000_000 < recording.last_us < 1_500_000
-        assert BinnedDataset(loaded, 10)[0][0].sum() == len(recording)
-
-
-def test_shorter_gestures_are_the_beginning_of_the_longer_ones(tmp_path, quick):
-    """But for those played backwards, whose scene begins where the clip ends."""
-    counts = {"train": 11, "val": 1, "test": 1, "size": 16, "calibration": quick}
-    whole = simulate_dataset("synthgesture", tmp_path / "whole", **counts)
-    short = simulate_dataset("synthgesture", tmp_path / "short", seconds=0.4, **counts)
-    assert (whole.index.recipe["duration_us"], short.index.recipe["duration_us"]) == (1_500_000, 400_000)
-    assert whole.folder.name != short.folder.name
-    for label, ((long, _), (brief, _)) in enumerate(
-        zip(parts_of(tmp_path / "whole"), parts_of(tmp_path / "short"), strict=True)
-    ):
-        assert brief.last_us < 400_000
-        if label not in (4, 6):
-            begun = {tuple(event) for event in long.events[long.events["t"] < 300_000].tolist()}
-            here = {tuple(event) for event in brief.events[brief.events["t"] < 300_000].tolist()}
-            assert len(begun & here) > 0.95 * len(begun)  # noise is drawn for the whole clip
-
-
-def parts_of(root):
-    return load_dataset("synthgesture", root, "train")
-
-
-@pytest.mark.parametrize(
-    ("name", "seconds", "wanted"),
-    [
-        ("synthgesture", 0.05, "0.1 to 10.0"),
-        ("synthgesture", float("nan"), "0.1 to 10.0"),
-        ("sim-nmnist", 1.0, "none for sim-nmnist"),
-    ],
-)
-def test_seconds_that_cannot_be(name, seconds, wanted, tmp_path):
-    images = None if name == "synthgesture" else tmp_path
-    with raises(ConfigError, "seconds", mentions=(wanted, seconds)):
-        simulate_dataset(name, tmp_path / "out", images=images, seconds=seconds)
-
-
-def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, quick, monkeypatch):
-    counts = {"train": 2, "val": 1, "test": 1, "size": 16, "seconds": 0.4, "calibration": quick}
-    simulate_dataset("synthgesture", tmp_path / "at once", **counts)
-    monkeypatch.setattr(simulated, "MAX_FRAME_PIXELS", 0)
-    simulate_dataset("synthgesture", tmp_path / "pieces", **counts)
-    assert contents(tmp_path / "at once") == contents(tmp_path / "pieces")
-
-
-def test_a_picture_fills_the_sensor_as_it_did():
-    saccades = Saccades(((-2.0, 0.0), (2.0, 1.0)), 10_000, 20_000, (1.0, 1.1), 0.4)
-    assert fitted_to(saccades, 34, 28) == saccades
-    for cells in (32, 160):
-        fitted = fitted_to(saccades, 128, cells)
-        assert cells * fitted.scale[0] / 128 == pytest.approx(28 / 34)
-        assert fitted.path[0] == pytest.approx((-2 * 128 / 34, 0))
-        # In picture cells while these are coarse; where they are fine, as many sensor pixels as before.
-        mean = sum(fitted.scale) / 2
-        assert fitted.blur == pytest.approx(max(0.4, 0.4 * 1.05 / mean))
-
-
-def test_the_ground_around_a_picture():
-    """A digit stays on black, and as it is; a photo lies on the grey of its edge, without a step."""
-    digit = digits(1)[0].astype(np.float32) / 255
-    np.testing.assert_array_equal(pad_to_square(digit), digit)
-    photo = np.full((10, 16), 0.5, np.float32)
-    photo[3:6, 3:6] = 1
-    square = pad_to_square(photo)
-    assert square.shape == (32, 32)
-    np.testing.assert_array_equal(square[11:21, 8:24], photo)
-    assert (square == 0.5).sum() == 32 * 32 - 9
-
-
-def test_an_even_photo_gives_little_but_noise(tmp_path, quick):
-    for number in range(11):
-        name = f"a/image_{number}.png"
-        save_tree(tmp_path / "noise", [name])
-        (tmp_path / "even" / "a").mkdir(parents=True, exist_ok=True)
-        Image.new("L", (16, 12), 120 + number).save(tmp_path / "even" / name)
-    made = [
-        simulate_dataset("sim-caltech101", tmp_path / "out", images=tmp_path / kind, calibration=quick, size=24)
-        for kind in ("even", "noise")
-    ]
-    even, noise = (np.mean(store.index.clips.events) for store in made)
-    assert even < 0.2 * noise
 
 
 def test_a_recipe_that_was_changed(make, tmp_path, monkeypatch):

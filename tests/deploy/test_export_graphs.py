@@ -10,7 +10,7 @@ from tests.deploy.networks import as_int8
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy.export.graph import NEXT, make_graph, step_states
+from ripe_mambaspike.deploy.export.graph import NEXT, graph_kinds, make_graph, step_states
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
@@ -51,20 +51,23 @@ def apart(given, wanted):
     return float((given - wanted).abs().max() / wanted.abs().max())
 
 
-def chained(model, x, stored=None):
+def make_graphs(model, x, stored=None):
+    return {kind: make_graph(kind, model, *x.shape[-2:], stored) for kind in graph_kinds(model.config)}
+
+
+def chained(graphs, x):
     """The logits of step after step, and the tail where there is one."""
-    sizes = x.shape[-2:]
-    step, causal = make_graph("step", model, *sizes, stored), model.config.causal
-    states = step_states(model.config, x.shape[0], *sizes, x.dtype)
+    config = graphs["step"].module.model.config
+    causal, states = config.causal, step_states(config, x.shape[0], *x.shape[-2:], x.dtype)
     kept = []
     for index in range(x.shape[1]):
-        first, *rest = step.module(x[:, index], torch.tensor(index), *states.values())
+        first, *rest = graphs["step"].module(x[:, index], torch.tensor(index), *states.values())
         kept.append([first] if causal else [first, rest.pop(0)])
         states = dict(zip(states, rest, strict=True))
     outputs = [torch.stack(parts, 1) for parts in zip(*kept, strict=True)]
     if causal:
         return outputs[0]
-    tail = make_graph("tail", model, *sizes, stored)
+    tail = graphs["tail"]
     return tail.module(*outputs, *(states[name] for name in tail.input_names[2:]))
 
 
@@ -79,10 +82,11 @@ def test_every_variant_equals_the_reference(loud, fields, monkeypatch):
         for choice in ("off", "plain"):
             with kernels(choice):
                 expected.append(model(x))
+        graphs = make_graphs(model, x)
         for exporting in (False, True):
             with monkeypatch.context() as patch:
                 patch.setattr(torch.compiler, "is_exporting", lambda exporting=exporting: exporting)
-                for given in (make_graph("clip", model, *size).module(x), chained(model, x)):
+                for given in (graphs["clip"].module(x), chained(graphs, x)):
                     assert max(apart(given, wanted) for wanted in expected) <= most
 
 
@@ -163,11 +167,11 @@ def test_stored_weights_are_expanded_as_restore_does(loud, fields, kind, exporti
     plain = create_model("nmnist", **{k: getattr(model.config, k) for k in model.config.field_names()}).eval()
     plain.load_state_dict({name: restore(one) for name, one in stored.items()})
     x = synthetic_clip(2, 18, 18, samples=2, seed=3)
-    graph = make_graph("clip", model, 18, 18, stored)
-    logits = graph.module(x)
+    graphs = make_graphs(model, x, stored)
+    logits = graphs["clip"].module(x)
     assert torch.equal(logits, make_graph("clip", plain, 18, 18).module(x))
-    assert apart(chained(model, x, stored), logits) <= 1e-5
-    held = sum(t.numel() * t.element_size() for t in graph.module.state_dict().values() if t.dtype == kind)
+    assert apart(chained(graphs, x), logits) <= 1e-5
+    held = sum(t.numel() * t.element_size() for t in graphs["clip"].module.state_dict().values() if t.dtype == kind)
     matrices = [one.values for one in stored.values() if one.values.ndim > 1]
     assert held >= 0.9 * sum(values.numel() * values.element_size() for values in matrices)
 

@@ -57,7 +57,7 @@ def test_four_columns_in_any_order(saved, order, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_a_short_time_does_not_pass_for_a_column(saved, dtype):
+def test_short_times_are_recognized(saved, dtype):
     """x goes further than t here, but not always forward; unsigned numbers must not hide that."""
     events = EVENTS.copy()
     events["t"] = np.arange(len(events)) // 2
@@ -70,7 +70,7 @@ def test_the_order_is_settled_once(read_bytes):
 
 
 @pytest.mark.parametrize("sign", [-1, 0])
-def test_darker_may_be_minus_one(saved, sign):
+def test_off_may_be_minus_one(saved, sign):
     array = table(EVENTS, "txyp")
     array[:, 3] = np.where(array[:, 3] == 1, 1, sign)
     np.testing.assert_array_equal(read(saved(npy(array))).events, EVENTS)
@@ -83,7 +83,7 @@ def test_the_unit_of_the_times_can_be_given(saved, unit, scale):
     assert read(saved(npy(array)), time_unit=unit)["t"].tolist() == [5, 1000, 250_000]
 
 
-def test_broken_times_are_seconds(saved):
+def test_fractional_times_are_seconds(saved):
     array = np.zeros(3, [("x", "u2"), ("y", "u2"), ("t", "f8"), ("p", "u1")])
     array["t"] = [0.003811, 1.5, 1468939993.067416]
     assert read(saved(npy(array)))["t"].tolist() == [3811, 1_500_000, 1468939993067416]
@@ -102,7 +102,7 @@ def test_an_archive_with_more_events_than_a_block_has(saved):
     np.testing.assert_array_equal(recording.events, LARGE)
 
 
-def header_that_lies(shape, descr="'<i8'"):
+def wrong_header(shape, descr="'<i8'"):
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
@@ -110,13 +110,13 @@ def header_that_lies(shape, descr="'<i8'"):
 @pytest.mark.parametrize(
     ("data", "field", "values"),
     [
-        (header_that_lies("(1000000000000, 4)") + bytes(64), "size", ["got 64", "(1000000000000, 4)"]),
-        (header_that_lies("(9" + "0" * 80 + ", 4)") + bytes(64), "size", ["got 64"]),
-        (header_that_lies("(-2, 4)") + bytes(64), "dtype", ["(-2, 4)"]),
-        (header_that_lies("(2, 4)") + bytes(65), "size", ["got 65"]),
-        (header_that_lies("(2, 4)", "'|O'") + bytes(64), "dtype", ["Python objects"]),
-        (header_that_lies("(2, 3)") + bytes(48), "fields", ["x, y, t, p or four columns", "(2, 3)"]),
-        (header_that_lies("(0, 4)"), "events", ["none"]),
+        (wrong_header("(1000000000000, 4)") + bytes(64), "size", ["got 64", "(1000000000000, 4)"]),
+        (wrong_header("(9" + "0" * 80 + ", 4)") + bytes(64), "size", ["got 64"]),
+        (wrong_header("(-2, 4)") + bytes(64), "dtype", ["(-2, 4)"]),
+        (wrong_header("(2, 4)") + bytes(65), "size", ["got 65"]),
+        (wrong_header("(2, 4)", "'|O'") + bytes(64), "dtype", ["Python objects"]),
+        (wrong_header("(2, 3)") + bytes(48), "fields", ["x, y, t, p or four columns", "(2, 3)"]),
+        (wrong_header("(0, 4)"), "events", ["none"]),
         (b"\x93NUMPY\x01\x00\xff\xff{'descr'", "header", ["damage"]),
         (b"\x93NUMPY", "header", ["damage"]),
         (npy(np.zeros(3, [("x", "u2"), ("y", "u2")])), "fields", ["got x, y"]),
@@ -182,7 +182,7 @@ def with_member(name, data, method=zipfile.ZIP_STORED):
 @pytest.mark.parametrize(
     ("data", "field", "values"),
     [
-        (with_member("x", header_that_lies("(1000000000000,)") + bytes(64)), "columns", [10**12]),
+        (with_member("x", wrong_header("(1000000000000,)") + bytes(64)), "columns", [10**12]),
         (with_member("x", npy(EVENTS["x"][:5])), "columns", ["'x': 5", "'y': 24"]),
         (with_member("t", npy(np.eye(3))), "t.npy", ["a column", "(3, 3)"]),
         (with_member("t", b"nonsense"), "header", ["damage"]),

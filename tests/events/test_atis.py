@@ -45,7 +45,7 @@ def test_the_corners_of_every_field(read_bytes):
     ]
 
 
-def test_the_name_need_not_say_it(saved):
+def test_recognized_by_content(saved):
     data = b"".join(atis(i, i, 100 * i, i % 2) for i in range(30))
     assert read(saved(data, "clip.dat40")).format == "atis"
 

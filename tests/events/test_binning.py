@@ -71,7 +71,7 @@ def test_an_event_on_the_edge_belongs_to_the_later_step():
     assert bin_events(recording, 16)[:, 1, 0, 0].tolist() == [1, 0] * 8
 
 
-def test_a_span_of_ones_own():
+def test_a_given_span():
     recording = recording_of(200, (34, 34), span=1000, start=500)
     expected = slow_counts(recording, slow_steps(recording, 7, 0, 2000), 7, (34, 34))
     assert torch.equal(bin_events(recording, 7, start_us=0, stop_us=2000), expected)
@@ -212,7 +212,7 @@ def test_a_batch_is_its_recordings_one_by_one(by, binary):
 
 @pytest.mark.parametrize("by", ["time", "count"])
 @pytest.mark.parametrize("grid", [(34, 34), (20, 30), (64, 50)])
-def test_what_a_device_does_is_the_same(by, grid):
+def test_counts_on_a_device_are_the_same(by, grid):
     """The device's own way, on the CPU: events of several sensors, in and out of order, of any kind of numbers."""
     sizes = [(34, 34), (240, 180), (1280, 720), (40_000, 50_000)]
     recordings = [recording_of(50 * seed + 1, size, seed, ordered=by == "count") for seed, size in enumerate(sizes)]
@@ -225,7 +225,7 @@ def test_what_a_device_does_is_the_same(by, grid):
     assert torch.equal(given, torch.stack([bin_events(one, 7, by=by, grid=grid) for one in recordings]))
 
 
-def test_a_batch_of_several_sensors_wants_a_grid():
+def test_a_batch_of_several_sensors_needs_a_grid():
     recordings = [recording_of(size=(34, 34)), recording_of(size=(240, 180))]
     batch = bin_batch(recordings, 5, grid=(20, 30))
     assert torch.equal(batch, torch.stack([bin_events(one, 5, grid=(20, 30)) for one in recordings]))
@@ -238,7 +238,7 @@ def test_plain_events_with_a_size():
     assert torch.equal(bin_events(recording.events, 3, sensor_size=(240, 180)), bin_events(recording, 3))
 
 
-def test_no_events_in_a_span_of_ones_own():
+def test_no_events_in_a_given_span():
     empty = Recording(make_events([], [], [], []), (4, 3))
     assert torch.equal(bin_events(empty, 5, start_us=0, stop_us=10), torch.zeros(5, 2, 3, 4))
     assert torch.equal(bin_events(empty, 5, by="count"), torch.zeros(5, 2, 3, 4))

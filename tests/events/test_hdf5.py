@@ -62,7 +62,7 @@ def test_every_layout(read_bytes, fill, size, blocks):
     assert recording.metadata["time_unit"] == ("s" if fill is rpg else "us")
 
 
-def test_the_offset_of_dsec_is_told_and_not_added(saved):
+def test_the_offset_of_dsec_is_in_the_metadata_and_not_added(saved):
     recording = read(saved(hdf5(dsec), "a.h5"))
     assert recording.metadata["t_offset_us"] == 49599300523
     assert recording["t"].tolist() == EVENTS["t"].tolist()
@@ -130,7 +130,7 @@ def test_a_file_that_is_no_recording(saved, fill, field, values):
 
 
 @pytest.mark.parametrize("value", [0, (0, 5), (1e300, 5), "wide", (2, 3, 4), (99999, 5)])
-def test_a_resolution_that_is_none(saved, value):
+def test_invalid_resolutions(saved, value):
     def fill(file):
         dsec(file)
         file.attrs["resolution"] = value

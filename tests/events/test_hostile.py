@@ -227,7 +227,7 @@ def test_coordinates_of_any_type_are_compared_without_a_warning(saved, dtype):
 
 
 @pytest.mark.parametrize("name", ["npy", "npz", "hdf5", "text", "csv", "npy-table", "aedat2-davis", "evt21"])
-def test_the_last_piece_knows_all(saved, name):
+def test_the_last_chunk_has_all_metadata(saved, name):
     """Also when the pieces come out even."""
     file_name, data = small(name)
     path = saved(data, file_name)
@@ -269,7 +269,7 @@ def test_a_file_of_holes(saved, name):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="holes are made in other ways elsewhere")
-def test_a_few_holes_are_no_harm(saved):
+def test_a_few_holes_are_read(saved):
     file_name, data = small("aedat2")
     path = saved(data, file_name)
     os.truncate(path, len(data) + 8 * 100_000)

@@ -83,7 +83,7 @@ def test_time_that_passes_closes_bins_only_after_the_first_event():
     assert [(one.start_us, one.events) for one in binner.advance(23)] == [(3, 1), (13, 0)]
 
 
-def test_what_follows_a_restart_begins_anew():
+def test_restart():
     binner = IncrementalBinner(SENSOR, RegularBins(10, 1))
     assert list(binner.push(make([500, 501]))) == []
     binner.restart()

@@ -69,7 +69,7 @@ def test_a_process_that_died_while_it_waited_is_replaced(small_file):
     np.testing.assert_array_equal(read(small_file).events, EVENTS)
 
 
-def test_a_process_that_never_answers_is_given_up(large_file, monkeypatch):
+def test_a_process_that_never_answers_is_ended(large_file, monkeypatch):
     opened = open_recording(large_file)
     isolated._idle[0].process.send_signal(signal.SIGSTOP)
     monkeypatch.setattr(isolated, "MAX_WAIT_SECONDS", 0.2)
@@ -87,7 +87,7 @@ def test_a_recording_that_nobody_reads_to_its_end_leaves_no_process(small_file, 
     np.testing.assert_array_equal(read(small_file).events, EVENTS)
 
 
-def test_two_files_at_once(small_file, large_file):
+def test_two_files_are_read_at_once(small_file, large_file):
     chunks = read_chunks(large_file, events=70_000)
     first = next(chunks)
     np.testing.assert_array_equal(read(small_file).events, EVENTS)

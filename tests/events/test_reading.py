@@ -47,7 +47,7 @@ def test_every_format_gives_the_same_events(saved, name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("other", ["a.bin", "a.npz", "a.aedat4", "a.raw", "noending"])
-def test_the_name_of_a_file_does_not_mislead(saved, name, other):
+def test_the_format_does_not_depend_on_the_name(saved, name, other):
     path = file_of(name, saved)
     np.testing.assert_array_equal(read(path.rename(path.with_name(other))).events, EVENTS)
 
@@ -78,7 +78,7 @@ def test_chunks_of_no_size_are_refused_at_once(saved, events):
         read_chunks(saved(small("npy")[1]), events=events)
 
 
-def test_the_trouble_of_a_recording_in_chunks_is_told_once(saved):
+def test_a_recording_in_chunks_warns_once(saved):
     data = b"".join(atis(1, 1, t, 0) for t in (5, 9, 7, 8, 6))
     with pytest.warns(RecordingWarning, match="times run backwards at 2 events") as caught:
         chunks = list(read_chunks(saved(data, "a.bin"), events=2))
@@ -131,7 +131,7 @@ def test_an_unknown_time_unit(saved):
         read(saved(small("npy")[1]), time_unit="minutes")
 
 
-def test_an_opened_recording_tells_what_it_is_before_it_is_read(saved):
+def test_format_and_size_are_known_before_events_are_read(saved):
     opened = open_recording(saved(small("evt3")[1], "a.raw"))
     assert (opened.format, opened.declared_size, opened.events) == ("evt3", (640, 480), 0)
     assert sum(map(len, opened.pieces())) == opened.events == 24
@@ -190,7 +190,7 @@ def test_a_file_cut_off_anywhere(saved, name):
                 np.testing.assert_array_equal(events, EVENTS[: len(events)])
 
 
-def test_a_folder_and_what_is_not_there(tmp_path):
+def test_a_folder_and_missing_files(tmp_path):
     refused(tmp_path, "file", "a folder")
     refused(tmp_path / "none.bin", "file", "none.bin", "No such file or directory")
     refused(tmp_path / ("n" * 5000), "file", "File name too long")
@@ -208,7 +208,7 @@ def test_a_link_to_itself(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_one_may_not_read(saved):
+def test_a_file_without_permission(saved):
     path = saved(small("npy")[1])
     path.chmod(0)
     refused(path, "file", "Permission denied")

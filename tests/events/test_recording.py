@@ -56,6 +56,6 @@ def test_events_of_other_kinds_are_written_as_ours(tmp_path, ending):
 
 
 @pytest.mark.parametrize("path", [None, 3, "a\0b"])
-def test_what_is_no_path(path):
+def test_invalid_paths(path):
     with raises(InputError, field="path"):
         read(path)

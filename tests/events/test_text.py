@@ -36,7 +36,7 @@ def test_names_in_the_first_line(read_bytes, names):
     np.testing.assert_array_equal(recording.events, EVENTS)
 
 
-def test_names_settle_what_the_values_would_not(saved):
+def test_names_decide_an_ambiguous_order(saved):
     data = b"p,t,y,x\n1,5,6,7\n0,6,1,1\n"
     assert read(saved(data)).events.tolist() == [(7, 6, 5, 1), (1, 1, 6, 0)]
 
@@ -62,7 +62,7 @@ def test_whole_times_are_microseconds_however_short_the_recording(saved):
     assert read(saved(b"x,y,t,p\n1,2,3,0\n4,5,6,1\n"))["t"].tolist() == [3, 6]
 
 
-def test_one_broken_time_makes_seconds_of_all(saved):
+def test_one_fractional_time_means_seconds(saved):
     assert read(saved(b"x,y,t,p\n1,2,3,0\n4,5,6.5,1\n"))["t"].tolist() == [3_000_000, 6_500_000]
 
 

@@ -50,7 +50,7 @@ def recordings(draw):
 @pytest.mark.parametrize("ending", [".bin", ".npz", ".npy", ".raw", ".aedat", ".csv"])
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(recording=recordings())
-def test_random_recordings_come_back(tmp_path, ending, recording):
+def test_random_recordings_are_read_back(tmp_path, ending, recording):
     again = back(recording, tmp_path / f"a{ending}")
     np.testing.assert_array_equal(again.events, recording.events)
     if ending in KEEP_SIZE:
@@ -136,7 +136,7 @@ def test_what_a_format_cannot_hold(tmp_path, ending, events, size, field, values
 
 
 @pytest.mark.parametrize("place", ["missing/a.npy", "file.npy/a.npy", "folder.npy"])
-def test_a_place_one_cannot_write_to(tmp_path, place):
+def test_paths_that_cannot_be_written(tmp_path, place):
     (tmp_path / "file.npy").write_bytes(b"")
     (tmp_path / "folder.npy").mkdir()
     before = sorted(tmp_path.rglob("*"))

@@ -15,10 +15,14 @@ from fuzz.target import Target
 from fuzz.targets import find_target, target_names
 
 ROOT = Path(__file__).parents[2]
-CASES = sorted((ROOT / "fuzz" / "cases").glob("*/*"))
+EXPORTS = "export-folder"  # its seeds are exported first, which takes long
+CASES = [
+    pytest.param(path, id=f"{path.parent.name}/{path.name}", marks=[pytest.mark.slow] * (path.parent.name == EXPORTS))
+    for path in sorted((ROOT / "fuzz" / "cases").glob("*/*"))
+]
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize("path", CASES)
 def test_a_case_that_was_found_stays_mended(path, tmp_path):
     target = find_target(path.parent.name)
     with warnings.catch_warnings(), contextlib.suppress(*target.allowed):

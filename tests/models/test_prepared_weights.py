@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ripe_mambaspike.models import fused
-from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.ops.backend import backend, kernels
 
 FORMS = pytest.mark.parametrize("form", ["training", "deployed"])
 
@@ -97,6 +97,53 @@ def reset(model):
 
 
 CHANGES = [in_place, loaded, stepped, replaced, new_parameter, new_data, buffers, by_data_and_eval, reset]
+
+
+def scaled(model):
+    for parameter in model.parameters():
+        parameter.data.mul_(2)
+
+
+def negated(model):
+    model.hierarchy.blocks[0].merge.weight.data.neg_()
+
+
+def swapped(model):
+    weight = model.head.weight.data
+    weight[0, 0], weight[0, 1] = weight[0, 1].clone(), weight[0, 0].clone()
+
+
+def one_number(model):
+    model.hierarchy.norm.bias.data[-1] += 0.1
+
+
+def buffer_data(model):
+    model.entry.running_mean.data[0, 0] += 1
+
+
+def by_numpy(model):
+    model.head.bias.detach().numpy()[0] = 3
+
+
+CONTENTS = [scaled, negated, swapped, one_number, buffer_data, by_numpy]
+
+
+@pytest.mark.parametrize("change", CONTENTS, ids=lambda change: change.__name__)
+@torch.no_grad()
+def test_on_a_cpu_changes_without_a_version_are_noticed(small, events, louder, count, monkeypatch, change):
+    model, x = louder(small()).eval(), events()
+    if backend(x) != "native":
+        pytest.skip("no C++ operators here")
+    if change not in (scaled, negated):  # with small inputs only changes of whole tensors
+        monkeypatch.setattr(fused, "MIN_FULL_CHECK", 0)
+    before = model(x)
+    assert torch.equal(model(x), before)
+    assert len(count) == 1
+    change(model)
+    after = model(x)
+    assert len(count) == 2
+    assert torch.equal(after, expected(model, x))
+    assert not torch.equal(after, before)
 
 
 @FORMS

@@ -12,20 +12,20 @@ def test_against_a_loop_by_hand():
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     average = AveragedWeights(model, 0.9)
     wanted = [p.detach().double().clone() for p in model.parameters()]
-    for move in range(1, 121):
+    for step in range(1, 121):
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(torch.randn_like(p))
-        average.update(move)
-        decay = min(0.9, (1 + move) / (10 + move))
+        average.update(step)
+        decay = min(0.9, (1 + step) / (10 + step))
         wanted = [
             decay * old + (1 - decay) * p.detach().double() for old, p in zip(wanted, model.parameters(), strict=True)
         ]
-        assert all(torch.allclose(v.double(), w, atol=1e-5) for v, w in zip(average.values, wanted, strict=True)), move
+        assert all(torch.allclose(v.double(), w, atol=1e-5) for v, w in zip(average.values, wanted, strict=True)), step
     assert (1 + 79) / (10 + 79) < 0.9 < (1 + 81) / (10 + 81)  # both kinds of decay were tried
 
 
-def test_in_place_and_back():
+def test_averaged_weights_are_swapped_in_and_back():
     model = nn.Linear(3, 4)
     average = AveragedWeights(model, 0.5)
     first = model.weight.detach().clone()

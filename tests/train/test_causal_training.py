@@ -38,8 +38,8 @@ def test_trains_and_evaluates_to_the_last_digit(run, capsys):
     assert model.entry.running_mean.shape == (1, 2)
     assert float(model.entry.running_mean.abs().min()) > 0
     assert main(["eval", str(run), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert [said[name] for name in ("top1", "n", "loss")] == [result[name] for name in ("top1", "n", "loss")]
+    printed = json.loads(capsys.readouterr().out)
+    assert [printed[name] for name in ("top1", "n", "loss")] == [result[name] for name in ("top1", "n", "loss")]
 
 
 def test_fuses_and_predicts(run, tiny, tmp_path, capsys):

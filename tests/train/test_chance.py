@@ -1,4 +1,4 @@
-"""A run that does not learn is told of, with the likely causes; one that learns is not."""
+"""A run that does not learn gives a warning with the likely causes; one that learns gives none."""
 
 import json
 import shutil
@@ -58,7 +58,7 @@ def test_the_border_is_the_binomials(count, chance):
     ]
 
 
-def test_nothing_is_said_of_few_clips_or_one_class():
+def test_no_warning_for_few_clips_or_one_class():
     assert not is_at_chance(5, MIN_CLIPS - 1, 0.5)
     assert is_at_chance(5, MIN_CLIPS, 0.5)
     assert not is_at_chance(100, 100, 1.0)
@@ -80,7 +80,7 @@ def test_nothing_is_said_of_few_clips_or_one_class():
         (["schedule.epochs=8", "schedule.first_epochs=5", "schedule.warmup_steps=8"], 3),
     ],
 )
-def test_when_a_run_is_looked_at(settings, epoch):
+def test_first_check_epoch(settings, epoch):
     assert first_check_epoch(recipe_of(*settings), 64) == epoch
 
 
@@ -93,7 +93,7 @@ def test_chance_is_the_commonest_class_as_shown():
 
 def test_the_warning_names_the_numbers_and_the_causes():
     data, row = data_of([0, 1] * 40), {"epoch": 10.0, "train_top1": 0.55}
-    said = chance_warning(recipe_of(), data, row)
+    warning = chance_warning(recipe_of(), data, row)
     for word in (
         "55.0 %",
         "50.0 %",
@@ -103,11 +103,11 @@ def test_the_warning_names_the_numbers_and_the_causes():
         "data.grid",
         "data.time_steps",
     ):
-        assert word in said
-    assert "augmentation." not in said  # nothing is on that could change a label
-    told = chance_warning(recipe_of("augmentation.polarity_flip=0.5"), data, row)
-    assert "augmentation.polarity_flip=0.5" in told
-    assert "time_reversal" not in told
+        assert word in warning
+    assert "augmentation." not in warning  # nothing is on that could change a label
+    flipped = chance_warning(recipe_of("augmentation.polarity_flip=0.5"), data, row)
+    assert "augmentation.polarity_flip=0.5" in flipped
+    assert "time_reversal" not in flipped
     flips = recipe_of(
         "augmentation.time_reversal=0.25", "augmentation.relabel=true",
         "augmentation.reverse_pairs=[swipe_left=swipe_right]",
@@ -135,11 +135,11 @@ def test_a_result_is_judged_by_the_test_part_too():
     """A small set is learned by heart whatever its labels; what was learned is worth nothing."""
     data, recipe = data_of([0, 1] * 40, test=[0, 1] * 20), recipe_of()
     low, high = {"epoch": 30.0, "train_top1": 0.5}, {"epoch": 30.0, "train_top1": 0.9}
-    (said,) = result_warnings(recipe, data, [low, high], 0.55)
-    assert said.startswith("test accuracy is 55.0 %")
-    assert "90.0 % of them right" in said
-    (said,) = result_warnings(recipe, data, [low], 0.55)
-    assert said.startswith("training accuracy")  # one warning of the two
+    (warning,) = result_warnings(recipe, data, [low, high], 0.55)
+    assert warning.startswith("test accuracy is 55.0 %")
+    assert "90.0 % of them right" in warning
+    (warning,) = result_warnings(recipe, data, [low], 0.55)
+    assert warning.startswith("training accuracy")  # one warning of the two
     assert result_warnings(recipe, data, [high], 0.85) == []
     assert result_warnings(recipe, data_of([0, 1] * 40, test=[0] * 39 + [1]), [high], 39 / 40) == []  # nothing to say
 
@@ -157,20 +157,20 @@ def many(monkeypatch):
     monkeypatch.setattr("ripe_mambaspike.train.chance.MIN_CLIPS", 11)
 
 
-def test_a_run_at_chance_says_so_once_and_in_its_result_and_report(tiny, go, watching, many, monkeypatch, tmp_path):
+def test_a_run_at_chance_is_reported_once_and_in_result_and_report(tiny, go, watching, many, monkeypatch, tmp_path):
     accuracies(monkeypatch, *[1 / 11] * 3)
     callback = watching()
     result = go(tiny("schedule.epochs=3"), tmp_path / "run", callback)
     assert len([line for line in callback.lines if line.startswith("warning: ")]) == 1
-    (said,) = result["warnings"]
-    assert "epoch 3 of 3" in said
-    assert "augmentation.horizontal_flip=0.5" in said
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["warnings"] == [said]
+    (warning,) = result["warnings"]
+    assert "epoch 3 of 3" in warning
+    assert "augmentation.horizontal_flip=0.5" in warning
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["warnings"] == [warning]
     page = write_report(tmp_path / "run").read_text()
     assert "not clearly above chance" in page
 
 
-def test_a_run_that_learns_says_nothing(tiny, go, watching, many, monkeypatch, tmp_path):
+def test_a_run_that_learns_gives_no_warning(tiny, go, watching, many, monkeypatch, tmp_path):
     accuracies(monkeypatch, 1 / 11, 1.0)  # at chance before it is checked
     monkeypatch.setattr(Evaluation, "top1", 8 / 11)
     callback = watching()

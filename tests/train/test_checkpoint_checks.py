@@ -1,4 +1,4 @@
-"""What a checkpoint of this run can hold; anything else is passed over for the one before, with a sentence."""
+"""A checkpoint that this run could not have written is skipped for the one before it, with one log line."""
 
 import json
 import math
@@ -96,7 +96,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}={str(value)[:12]}" for name, value in WRONG])
 def test_an_entry_that_is_wrong(stopped, waiting, tmp_path, caplog, name, value):
-    """By itself; in a run see `test_a_wrong_one_is_passed_over_and_the_run_ends_the_same`."""
+    """By itself; in a run see `test_a_wrong_checkpoint_is_skipped_and_the_run_ends_the_same`."""
     found = last_checkpoint(stopped / "checkpoints")
     check_checkpoint(found, waiting.trainer, waiting.data.store.key)
     values = msgspec.to_builtins(found.document)
@@ -156,7 +156,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("change", TENSORS.values(), ids=TENSORS)
-def test_a_wrong_tensor_is_passed_over(copy, waiting, monkeypatch, caplog, change):
+def test_a_checkpoint_with_a_wrong_tensor_is_skipped(copy, waiting, monkeypatch, caplog, change):
     rewritten(copy, change)
     monkeypatch.setattr(waiting, "folder", copy)
     assert waiting.resume()
@@ -165,14 +165,14 @@ def test_a_wrong_tensor_is_passed_over(copy, waiting, monkeypatch, caplog, chang
     assert waiting.trainer.state.global_step == BEFORE[0]
 
 
-def test_a_wrong_one_is_passed_over_and_the_run_ends_the_same(copy, finished, tiny, go, outcome, caplog):
+def test_a_wrong_checkpoint_is_skipped_and_the_run_ends_the_same(copy, finished, tiny, go, outcome, caplog):
     rewritten(copy, set_entry("state.batch", 3))
     go(tiny(), copy, resume=True)
     assert "state.global_step" in caplog.text
     assert outcome(copy) == outcome(finished)
 
 
-def test_all_of_them_wrong(copy, tiny, go):
+def test_all_checkpoints_wrong(copy, tiny, go):
     found = last_checkpoint(copy / "checkpoints")
     values = {**msgspec.to_builtins(found.document), "rows": None}
     for point in (BEFORE, NEWEST):
@@ -182,7 +182,7 @@ def test_all_of_them_wrong(copy, tiny, go):
     assert not (copy / "result.json").exists()
 
 
-def test_a_loss_that_is_no_number_may_stand_in_the_log(stopped, waiting, tmp_path):
+def test_a_nan_loss_in_the_log_is_allowed(stopped, waiting, tmp_path):
     """Validation can end in one, which selects nothing."""
     found = last_checkpoint(stopped / "checkpoints")
     values = msgspec.to_builtins(found.document)

@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept, what is read when one is damaged, and a disk without room."""
+"""Checkpoints: which are kept, which is read when one is damaged, and full disks."""
 
 import errno
 import json
@@ -160,7 +160,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_is_passed_over(three, caplog, damage):
+def test_a_damaged_checkpoint_is_skipped(three, caplog, damage):
     newest = three / "step-000000008-000000001.safetensors"
     damage(newest)
     with caplog.at_level("WARNING", "ripe_mambaspike"):
@@ -171,7 +171,7 @@ def test_a_damaged_one_is_passed_over(three, caplog, damage):
     assert "\n" not in line
 
 
-def test_all_of_them_damaged(three):
+def test_all_checkpoints_damaged(three):
     for path in three.iterdir():
         cut_short(path)
     with pytest.raises(DataError) as caught:
@@ -198,7 +198,7 @@ def test_every_bit_of_the_document_is_covered(tmp_path, apart):
         assert found.tensors["x"].tolist() == written.tensors["x"].tolist(), bit
 
 
-def test_one_that_does_not_fit_is_passed_over(three, caplog):
+def test_a_checkpoint_that_fails_its_check_is_skipped(three, caplog):
     def check(checkpoint):
         if checkpoint.document.state.clips == 81:
             raise ValueError("state.clips: expected 80, got 81")
@@ -207,12 +207,12 @@ def test_one_that_does_not_fit_is_passed_over(three, caplog):
     assert "state.clips" in caplog.text
 
 
-def test_larger_ones_than_a_run_can_write_are_not_read(three):
+def test_checkpoints_above_max_bytes_are_not_read(three):
     with pytest.raises(DataError):
         last_checkpoint(three, max_bytes=100)
 
 
-def test_those_that_were_passed_over_go_when_the_next_is_written(three):
+def test_skipped_checkpoints_are_removed_by_the_next_save(three):
     """Else two damaged ones of a later place would have every new one removed."""
     for name in ("step-000000020-000000001.safetensors", "step-000000030-000000001.safetensors"):
         (three / name).write_text("damaged")
@@ -220,14 +220,14 @@ def test_those_that_were_passed_over_go_when_the_next_is_written(three):
     assert names(three) == ["step-000000008-000000001.safetensors", "step-000000012-000000001.safetensors"]
 
 
-def test_those_of_earlier_versions_are_refused_with_a_hint(three):
+def test_checkpoints_of_earlier_versions_are_refused(three):
     for path in three.iterdir():
         path.rename(three / path.name.replace("step", "move"))
     with raises(DataError, path=three / "move-000000008-000000001.safetensors"):
         last_checkpoint(three)
 
 
-def test_a_run_goes_on_from_the_one_before(finished, tiny, go, outcome, caplog, tmp_path):
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(finished, tiny, go, outcome, caplog, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     cut_short(max((tmp_path / "run" / "checkpoints").iterdir()))
@@ -236,7 +236,7 @@ def test_a_run_goes_on_from_the_one_before(finished, tiny, go, outcome, caplog, 
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
-def test_a_run_without_a_whole_one_is_refused(finished, tiny, go, tmp_path):
+def test_a_run_without_an_intact_checkpoint_is_refused(finished, tiny, go, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     for path in (tmp_path / "run" / "checkpoints").iterdir():
@@ -246,7 +246,7 @@ def test_a_run_without_a_whole_one_is_refused(finished, tiny, go, tmp_path):
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_it_opens_with_safetensors_alone(finished):
+def test_a_checkpoint_opens_with_safetensors_alone(finished):
     """No pickle: a header in JSON, and its metadata is one JSON document."""
     path = max((finished / "checkpoints").iterdir())
     data = path.read_bytes()
@@ -280,7 +280,7 @@ def test_a_full_disk(three, monkeypatch):
     assert {path: path.read_bytes() for path in three.iterdir()} == before
 
 
-def test_a_disk_that_fills_up_while_it_is_written(three, monkeypatch):
+def test_a_disk_that_fills_up_during_a_save(three, monkeypatch):
     """What was half written goes, and what was there stays."""
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
     before = names(three)
@@ -291,7 +291,7 @@ def test_a_disk_that_fills_up_while_it_is_written(three, monkeypatch):
     assert last_checkpoint(three).document.state.clips == 81
 
 
-def test_a_run_on_a_disk_that_fills_up_goes_on_when_there_is_room(tiny, finished, go, outcome, monkeypatch, tmp_path):
+def test_a_run_on_a_full_disk_resumes_when_there_is_space(tiny, finished, go, outcome, monkeypatch, tmp_path):
     real, calls = room.atomic_write, []
 
     def filling(path):

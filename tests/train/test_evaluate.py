@@ -1,4 +1,4 @@
-"""The number of a network on a part: every clip once, counted by hand."""
+"""Evaluation of a network on a split: every clip counts once."""
 
 import math
 
@@ -75,7 +75,7 @@ def test_counted_by_hand(sizes):
 
 
 @pytest.mark.parametrize(("classes", "top5"), [(3, None), (5, None), (6, 1.0)])
-def test_top5_of_five_classes_or_fewer_says_nothing(classes, top5):
+def test_top5_is_none_for_five_classes_or_fewer(classes, top5):
     logits = (torch.eye(classes) - 0.01 * torch.arange(classes))[[0, 1, 2]]
     found = evaluate_batches(Told(classes), parts(logits, [0, 1, 1], [3]), classes)
     assert (found.top1, found.top5) == (2 / 3, top5)

@@ -54,7 +54,7 @@ def test_a_number_that_is_not_finite_is_written(tmp_path):
         ("schedule.warmup_epochs=1", "schedule.sharpness_start=1", "schedule.sharpness_end=9"),
         ("schedule.warmup_steps=3", "schedule.batch_size=6"),
     ],
-    ids=["warm-up in epochs", "warm-up in moves"],
+    ids=["warm-up in epochs", "warm-up in steps"],
 )
 def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, settings):
     recipe = tiny("schedule.batch_size=11", "schedule.epochs=3", "run.validate_every=3", *settings)
@@ -67,7 +67,7 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
     assert [row["lr"] for row in rows] == [shown(learning_rate(recipe, epoch, a_pass)) for epoch in range(epochs)]
     assert [row["sharpness"] for row in rows] == [shown(sharpness(recipe, epoch)) for epoch in range(epochs)]
     assert [row["relaxed_share"] for row in rows] == [shown(relaxed_weight(epoch, epochs)) for epoch in range(epochs)]
-    assert rates == [learning_rate(recipe, move // a_pass, a_pass, move + 1) for move in range(a_pass * epochs)]
+    assert rates == [learning_rate(recipe, step // a_pass, a_pass, step + 1) for step in range(a_pass * epochs)]
 
 
 def test_filters_follow_the_schedule_at_their_own_rate(tiny, go, watching, tmp_path):
@@ -75,12 +75,12 @@ def test_filters_follow_the_schedule_at_their_own_rate(tiny, go, watching, tmp_p
     rates = []
     callback = watching(on_step=lambda trainer: rates.append([g["lr"] for g in trainer.optimizer.param_groups]))
     go(recipe, tmp_path / "run", callback)
-    wanted = [learning_rate(recipe, move, 1, move + 1) for move in range(2)]
+    wanted = [learning_rate(recipe, step, 1, step + 1) for step in range(2)]
     assert rates == [[rate, 4 * rate, rate] for rate in wanted]
 
 
 def test_the_means_are_by_clips(tiny, go, read_log, monkeypatch, tmp_path):
-    """Every number of an epoch is the mean over its clips, of which the last move has fewer."""
+    """Every number of an epoch is the mean over its clips, of which the last step has fewer."""
     found, settings_seen, real = [], [], loop.accumulated_step
 
     def spy(model, optimizer, batches, settings):
@@ -94,15 +94,15 @@ def test_the_means_are_by_clips(tiny, go, read_log, monkeypatch, tmp_path):
     rows = read_log(tmp_path / "run")
     assert [clips for clips, _ in found] == [8, 3, 8, 3]
     for epoch, row in enumerate(rows):
-        moves = found[2 * epoch : 2 * epoch + 2]
+        steps = found[2 * epoch : 2 * epoch + 2]
         for column in ("loss", "hard", "relaxed", "consistency", "rate"):
-            mean = sum(clips * float(getattr(parts, column)) for clips, parts in moves) / 11
+            mean = sum(clips * float(getattr(parts, column)) for clips, parts in steps) / 11
             assert float(row[column]) == pytest.approx(mean, rel=1e-5), column
         for column, name in (("train_top1", "right"), ("grad_norm", "norm")):
-            mean = sum(clips * float(getattr(parts, name)) for clips, parts in moves) / 11
+            mean = sum(clips * float(getattr(parts, name)) for clips, parts in steps) / 11
             assert float(row[column]) == pytest.approx(mean, rel=1e-5), column
         for layer in range(6):
-            mean = sum(clips * float(parts.rates[layer]) for clips, parts in moves) / 11
+            mean = sum(clips * float(parts.rates[layer]) for clips, parts in steps) / 11
             assert float(row[f"rate_{layer + 1}"]) == pytest.approx(mean, rel=1e-5)
         assert settings_seen[2 * epoch].weights.label_smoothing == 0  # it is in the targets
     assert 0 < float(rows[0]["seconds"]) < float(rows[1]["seconds"])
@@ -129,7 +129,7 @@ def test_the_filters_in_order():
 
 
 def test_a_board_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, caplog):
-    """TensorBoard is beside the run: a full disk is told once, and its thread prints no traceback."""
+    """TensorBoard is beside the run: a full disk is logged once, and its thread prints no traceback."""
     import threading
     import types
 

@@ -1,4 +1,4 @@
-"""What comes after a run: held-out clips to look at, time steps shuffled, the fused network saved."""
+"""After a run: test clips as samples, evaluation with shuffled time steps, and the fused network."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_samples_are_test_clips(tiny):
         assert counts.sum() == len(recording)
 
 
-def test_no_samples_where_the_data_is_gone(tiny, tmp_path):
+def test_no_samples_without_the_data(tiny, tmp_path):
     assert sample_clips(tiny(f"data.root={tmp_path}").data) is None
 
 
@@ -55,9 +55,9 @@ def test_shuffled_clips_have_the_same_steps_in_another_order():
 def test_fused_network_is_saved_with_its_labels(finished, tmp_path, capsys):
     out = tmp_path / "fused"
     assert main(["fuse", str(finished), "--out", str(out), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     small = from_pretrained(out, form="deployed")
-    assert said["parameters"]["deployed"] == small.parameter_count() < said["parameters"]["training"]
+    assert printed["parameters"]["deployed"] == small.parameter_count() < printed["parameters"]["training"]
     assert (out / "labels.json").read_bytes() == (finished / "best" / "labels.json").read_bytes()
     x = torch.poisson(torch.full((2, 4, 2, 16, 16), 0.3))
     assert torch.equal(small(x), from_pretrained(finished / "best")(x))
@@ -73,8 +73,8 @@ def test_held_out_recordings_are_predicted(finished, capsys):
     assert main(["predict", str(finished), "--held-out", "-1"]) == 2
 
 
-def test_shuffled_evaluation_says_so(finished, capsys):
+def test_shuffled_evaluation_is_labelled(finished, capsys):
     assert main(["eval", str(finished), "--shuffle", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["shuffled"] is True
-    assert said["n"] == 11
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["shuffled"] is True
+    assert printed["n"] == 11

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the run stops, says where they came from, and what was saved before is whole."""
+"""Numbers that are not finite: the run stops and names their source, and what was saved before stays valid."""
 
 import math
 
@@ -102,7 +102,7 @@ def test_the_command_says_it_in_one_sentence(tiny_words, poison, capsys, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "source"),
     [
         (lambda model: model.head.weight.copy_(3e38 * model.head.weight.sign()), "head"),
         (lambda model: model.head.weight.fill_(math.inf), "the weight head.weight"),
@@ -111,10 +111,10 @@ def test_the_command_says_it_in_one_sentence(tiny_words, poison, capsys, tmp_pat
     ],
     ids=["overflow in the head", "the head's weight", "overflow in a transition", "a norm's weight"],
 )
-def test_the_first_bad_module(network, batch, spoil, said):
+def test_the_first_bad_module(network, batch, spoil, source):
     with torch.no_grad():
         spoil(network)
-    assert find_nonfinite(network, *batch, StepSettings()) == said
+    assert find_nonfinite(network, *batch, StepSettings()) == source
 
 
 def test_the_relaxed_pass_alone(network, batch, monkeypatch):
@@ -145,12 +145,12 @@ class Infinite(torch.autograd.Function):
 
 
 def bad_gradient(network, batch):
-    """What is said where the gradient is lost between the hierarchy and the head."""
+    """The description where the gradient is lost between the hierarchy and the head."""
     network.head.register_forward_pre_hook(lambda module, inputs: (Infinite.apply(inputs[0]),))
     with kernels("off"):
-        said = find_nonfinite(network, *batch, StepSettings())
-    assert said.startswith("the gradient of ")
-    return said.removeprefix("the gradient of ")
+        source = find_nonfinite(network, *batch, StepSettings())
+    assert source.startswith("the gradient of ")
+    return source.removeprefix("the gradient of ")
 
 
 def test_a_gradient_alone(network, batch):
@@ -162,7 +162,7 @@ def test_the_gradient_that_is_bad_first(network, batch):
     assert bad_gradient(network, batch).startswith("hierarchy.blocks.2.")
 
 
-def test_looking_leaves_the_network_as_it_is(network, batch):
+def test_find_nonfinite_leaves_the_network_unchanged(network, batch):
     before = {name: value.clone() for name, value in network.state_dict().items()}
     assert find_nonfinite(network, *batch, StepSettings()) == "not reproducible on a second pass"
     changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
@@ -183,7 +183,7 @@ def everything(model, optimizer):
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan], ids=str)
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
-def test_a_gradient_that_is_not_finite_moves_nothing(value, kind):
+def test_a_gradient_that_is_not_finite_changes_no_weight(value, kind):
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     optimizer = make_optimizer(model, 0.1, 0.05)
     if kind == "sgd":
@@ -209,7 +209,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(value, kind):
     assert not torch.equal(model[1].weight, before[0]["1.weight"])
 
 
-def test_a_step_over_a_bad_clip_moves_nothing(network, batch):
+def test_a_step_over_a_bad_clip_changes_no_weight(network, batch):
     optimizer = make_optimizer(network, 1e-3, 0.05)
     training_step(network, optimizer, *batch, StepSettings())
     before = everything(network, optimizer)

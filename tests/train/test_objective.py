@@ -1,4 +1,4 @@
-"""The objective against sums written out by hand, one step of training, and what decays."""
+"""The objective against sums written out, and one training step."""
 
 import math
 
@@ -88,7 +88,7 @@ def test_the_whole_objective():
     assert parts.loss.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_without_a_relaxed_pass_the_hard_one_counts_whole():
+def test_without_a_relaxed_pass_the_hard_one_has_full_weight():
     hard = Output(torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([0.2, 0.4], dtype=torch.float64))
     parts = objective(hard, None, torch.tensor([1, 2]), LossWeights(relaxed_share=0.5, rates=0.01))
     assert parts.relaxed is None
@@ -127,7 +127,7 @@ def test_targets_of_another_shape(targets):
         tet(torch.zeros(2, 3, 4), targets, 0.0)
 
 
-def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_statistics():
+def test_a_step_follows_the_clipped_gradient_and_statistics_follow_one_pass():
     model, twin = small().train(), small().train()
     x, y = synthetic_clip(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
     settings = StepSettings(clip_grad_norm=1e-3)

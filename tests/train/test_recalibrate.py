@@ -1,4 +1,4 @@
-"""Statistics of the norms taken anew: plain means over clean batches, and nothing else changed."""
+"""Recalibration: plain means over clean batches, and nothing else changes."""
 
 import pytest
 import torch
@@ -85,7 +85,7 @@ def test_the_entry_sees_the_clips_themselves(network, batches):
     )
 
 
-def test_what_was_there_before_does_not_count(network, batches):
+def test_earlier_statistics_have_no_effect(network, batches):
     recalibrate(network, batches)
     first = {name: value.clone() for name, value in network.state_dict().items()}
     for norm in norms_of(network).values():

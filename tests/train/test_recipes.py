@@ -1,4 +1,4 @@
-"""Recipes: the shipped ones are the paper's, reading is strict, and what is written reads back the same."""
+"""Recipes: the shipped ones are the paper's, values are checked strictly, and settings change single fields."""
 
 import tomllib
 from pathlib import Path
@@ -31,7 +31,7 @@ PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "da
 OURS = ["folder", "nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
 OURS += ["synthgesture", "synthgesture-128", "synthgesture-causal"]
 SHIPPED = PAPER + OURS
-# Table "hyper": lr, decay, warm-up in epochs and moves, epochs, batch, accumulate, α's end, TET, SGC, L1, passes
+# Table "hyper": lr, decay, warm-up in epochs and steps, epochs, batch, accumulate, α's end, TET, SGC, L1, passes
 HYPER = {
     "dvsgesture": (1e-3, 0.05, 10, 0, 300, 32, 1, 4, 5e-3, 1, 1e-4, 2),
     "cifar10dvs": (1e-3, 0.03, 15, 0, 300, 32, 1, 3, 1e-2, 0, 0, 2),
@@ -53,7 +53,7 @@ def test_the_shipped_recipes_paper_first():
     assert list_recipes() == SHIPPED
 
 
-def test_they_ship_in_a_wheel():
+def test_recipes_ship_in_a_wheel():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert "recipes/*.yaml" in project["tool"]["setuptools"]["package-data"]["ripe_mambaspike"]
 
@@ -121,7 +121,7 @@ def test_ours():
 # Reading
 
 
-def test_what_is_left_out_keeps_its_default():
+def test_omitted_fields_keep_their_default():
     made = recipe_from({"name": "mine", "schedule": {"epochs": 20}}, "x")
     assert made == Recipe(name="mine", schedule=ScheduleSettings(epochs=20))
     assert recipe_from({"augmentation": {}}, "x").augmentation == Augmentation()

@@ -1,4 +1,4 @@
-"""A run that is killed, stopped or interrupted anywhere and goes on ends with the same bits as one never stopped."""
+"""A run that is killed, stopped or interrupted anywhere and resumed ends with the same bits as one never stopped."""
 
 import json
 import os
@@ -115,16 +115,16 @@ EPOCHS_ALONE = {
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Words and a moment → the exit code, -9 for a process that was killed, and what it said."""
-    said = tmp_path_factory.mktemp("said") / "output"
+    """Words and a moment → the exit code, -9 for a process that was killed, and what it printed."""
+    printed = tmp_path_factory.mktemp("printed") / "output"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
 
     def run(words, moment=None):
-        print(json.dumps([words, moment, str(said)]), file=server.stdin, flush=True)
-        return int(server.stdout.readline()), said.read_text()
+        print(json.dumps([words, moment, str(printed)]), file=server.stdin, flush=True)
+        return int(server.stdout.readline()), printed.read_text()
 
     yield run
     server.stdin.close()
@@ -146,13 +146,13 @@ def newest(folder):
 
 def killed_along(command, words, moments, folder):
     for moment, place in moments:
-        code, said = command([*words, "--resume", "auto", "--out", str(folder)], moment)
-        assert code == -signal.SIGKILL, (moment, said)
+        code, printed = command([*words, "--resume", "auto", "--out", str(folder)], moment)
+        assert code == -signal.SIGKILL, (moment, printed)
         assert newest(folder) == place, moment
         assert not (folder / "result.json").exists()
-    code, said = command([*words, "--resume", "auto", "--out", str(folder)])
-    assert code == 0, said
-    return said
+    code, printed = command([*words, "--resume", "auto", "--out", str(folder)])
+    assert code == 0, printed
+    return printed
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -200,7 +200,7 @@ def test_stopped_after_every_single_step(whole, tiny, go, outcome, monkeypatch, 
     assert 3 in kinds  # two classes, mixed
 
 
-def test_what_it_goes_on_from_is_said(tiny, go, watching, tmp_path):
+def test_the_point_of_resuming_is_reported(tiny, go, watching, tmp_path):
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     callback = watching()
@@ -218,7 +218,7 @@ def test_other_clips_are_refused(tiny, go, tmp_path):
         go(tiny(f"data.root={tmp_path / 'others'}"), tmp_path / "run", resume=True)
 
 
-def test_the_same_clips_in_another_place(tiny, go, gestures, whole, outcome, tmp_path):
+def test_resuming_with_the_same_clips_in_another_folder(tiny, go, gestures, whole, outcome, tmp_path):
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     (tmp_path / "moved").symlink_to(gestures)

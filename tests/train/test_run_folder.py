@@ -1,4 +1,4 @@
-"""One run a folder at a time; what killed and stopped runs leave there; files in it that are damaged."""
+"""A run's folder: one run at a time, what killed and stopped runs leave there, threads, and damaged files."""
 
 import errno
 import fcntl
@@ -62,9 +62,9 @@ def test_the_command_says_it_in_one_sentence(tiny_words, capsys, tmp_path):
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run" / ".lock", "held"):
         assert main([*tiny_words(), "--out", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert str(tmp_path / "run") in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert str(tmp_path / "run") in printed
 
 
 def test_reading_needs_no_lock(finished, gestures, capsys, tmp_path):
@@ -96,7 +96,7 @@ def test_a_dead_run_holds_no_lock(tiny_words, tiny, go, outcome, finished, tmp_p
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
-def test_a_place_without_locks_is_told(tiny, go, monkeypatch, caplog, tmp_path):
+def test_a_file_system_without_locks_is_reported(tiny, go, monkeypatch, caplog, tmp_path):
     def unsupported(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -109,7 +109,7 @@ def test_a_place_without_locks_is_told(tiny, go, monkeypatch, caplog, tmp_path):
 # What killed runs leave.
 
 
-def test_what_killed_runs_left_is_removed(finished, tiny, go, outcome, tmp_path):
+def test_temporary_files_of_killed_runs_are_removed(finished, tiny, go, outcome, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "result.json").unlink()
     left = [
@@ -169,7 +169,7 @@ def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_pat
 
 
 @pytest.mark.parametrize("stops", [(1, 3), pytest.param((1, 1, 2, 1), marks=pytest.mark.slow)])
-def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path, stops):
+def test_a_stopped_run_resumes_to_the_same_result(tiny, go, outcome, tmp_path, stops):
     recipe = tiny(*LAST_EPOCH, "run.ema_decay=0.5")
     go(recipe, tmp_path / "whole")
     for steps in stops:
@@ -182,7 +182,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path, stop
     assert find_checkpoint(tmp_path / "run") == tmp_path / "run" / "best"
 
 
-def test_a_run_that_has_picked_one_keeps_it(tiny, go, caplog, tmp_path):
+def test_a_stopped_run_keeps_its_selected_network(tiny, go, caplog, tmp_path):
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=stop_after(4))
     assert not (tmp_path / "run" / "last").exists()
@@ -190,7 +190,7 @@ def test_a_run_that_has_picked_one_keeps_it(tiny, go, caplog, tmp_path):
     assert "1 epochs" in caplog.text
 
 
-def test_a_run_that_has_ended_is_used_without_a_word(finished, caplog):
+def test_a_finished_run_is_loaded_without_a_warning(finished, caplog):
     assert find_checkpoint(finished) == finished / "best"
     assert caplog.messages == []
 
@@ -219,7 +219,7 @@ def test_a_network_that_is_not_finite_is_not_kept(tiny, go, watching, tmp_path):
     assert not (tmp_path / "run" / "last").exists()
 
 
-def test_a_disk_without_room_for_it(tiny, go, monkeypatch, caplog, tmp_path):
+def test_a_full_disk_for_the_unfinished_network_is_only_logged(tiny, go, monkeypatch, caplog, tmp_path):
     def full(*_, **__):
         raise WeightsError("there is no room; more is wanted")
 
@@ -242,7 +242,7 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def test_a_run_goes_on_with_its_number_of_threads(tiny, go, watching, outcome, finished, two_threads, tmp_path):
+def test_a_run_resumes_with_its_number_of_threads(tiny, go, watching, outcome, finished, two_threads, tmp_path):
     torch.set_num_threads(1)
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=stop_after(2))
@@ -258,7 +258,7 @@ def test_a_run_goes_on_with_its_number_of_threads(tiny, go, watching, outcome, f
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
-def test_the_recipe_can_choose_it(tiny, go, watching, tmp_path):
+def test_the_recipe_sets_the_number_of_threads(tiny, go, watching, tmp_path):
     seen = []
     callback = watching(on_step=lambda _: seen.append(torch.get_num_threads()))
     short = ("schedule.epochs=1", "schedule.batch_size=11", "loss.passes=1")
@@ -274,7 +274,7 @@ def test_the_recipe_can_choose_it(tiny, go, watching, tmp_path):
         tiny("run.threads=100000")
 
 
-def test_a_variable_that_says_otherwise_is_told(tiny, go, two_threads, monkeypatch, caplog, tmp_path):
+def test_a_different_omp_num_threads_is_reported(tiny, go, two_threads, monkeypatch, caplog, tmp_path):
     torch.set_num_threads(1)
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=stop_after(2))
@@ -324,13 +324,13 @@ DAMAGES = (a_pipe, sparse, binary, emptied, deep, a_list, a_folder)
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["recipe.yaml", "result.json"])
-def test_a_damaged_file_is_one_sentence(finished, tiny_words, capsys, tmp_path, name, damage):
+def test_a_damaged_file_is_reported_in_one_line(finished, tiny_words, capsys, tmp_path, name, damage):
     folder = shutil.copytree(finished, tmp_path / "run")
     damage(folder / name)
     assert main([*tiny_words(), "--out", str(folder), "--resume", "auto"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert name in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert name in printed
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_result_with_a_wrong_entry(finished, tiny, go, tmp_path, field, value)
 @pytest.mark.parametrize(
     "damage", [a_pipe, binary, *(pytest.param(one, marks=pytest.mark.slow) for one in (sparse, emptied, deep, a_list))]
 )
-def test_a_damaged_log_is_written_anew(finished, tiny, go, outcome, tmp_path, damage):
+def test_a_damaged_log_is_rewritten(finished, tiny, go, outcome, tmp_path, damage):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "result.json").unlink()
     damage(folder / "log.csv")

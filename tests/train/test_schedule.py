@@ -20,8 +20,8 @@ def plan(learning_rate=1.0, min_learning_rate=0.1, **schedule):
     )
 
 
-def rates(recipe, moves=7):
-    return [learning_rate(recipe, epoch, moves) for epoch in range(recipe.schedule.epochs)]
+def rates(recipe, steps=7):
+    return [learning_rate(recipe, epoch, steps) for epoch in range(recipe.schedule.epochs)]
 
 
 def test_every_epoch_by_hand():
@@ -48,43 +48,43 @@ def test_short_runs():
     assert rates(plan(epochs=2, warmup_epochs=2)) == pytest.approx([0.55, 1.0])
 
 
-def test_a_move_changes_nothing_when_the_warm_up_is_in_epochs():
+def test_a_step_changes_nothing_when_the_warm_up_is_in_epochs():
     recipe = plan(epochs=6, warmup_epochs=2)
-    assert {learning_rate(recipe, 1, 4, move) for move in range(5, 9)} == {1.0}
+    assert {learning_rate(recipe, 1, 4, step) for step in range(5, 9)} == {1.0}
 
 
-def test_a_warm_up_in_moves_by_hand():
-    recipe = plan(epochs=4, warmup_steps=6)  # 4 moves an epoch: 16 in all, 10 after the warm-up
-    found = [[learning_rate(recipe, epoch, 4, epoch * 4 + move) for move in (1, 2, 3, 4)] for epoch in range(4)]
-    rise = [0.1 + 0.9 * move / 6 for move in range(1, 7)]
-    second, third = (0.1 + 0.45 * (1 + math.cos(math.pi * done / 10)) for done in (2, 6))  # by moves 8 and 12
+def test_a_warm_up_in_steps_by_hand():
+    recipe = plan(epochs=4, warmup_steps=6)  # 4 steps an epoch: 16 in all, 10 after the warm-up
+    found = [[learning_rate(recipe, epoch, 4, epoch * 4 + step) for step in (1, 2, 3, 4)] for epoch in range(4)]
+    rise = [0.1 + 0.9 * step / 6 for step in range(1, 7)]
+    second, third = (0.1 + 0.45 * (1 + math.cos(math.pi * done / 10)) for done in (2, 6))  # by steps 8 and 12
     assert found[0] == pytest.approx(rise[:4])
     assert found[1] == pytest.approx([*rise[4:], second, second])
     assert found[2] == pytest.approx([third] * 4)
     assert found[3] == [0.1] * 4
-    assert rates(recipe, 4) == [epoch[-1] for epoch in found]  # without a move: that of the epoch's end
+    assert rates(recipe, 4) == [epoch[-1] for epoch in found]  # without a step: that of the epoch's end
     assert found[1][1] == 1.0
-    assert [learning_rate(recipe, epoch, 4, epoch * 4) for epoch in (0, 1)] == [0.1, found[0][3]]  # before any move
+    assert [learning_rate(recipe, epoch, 4, epoch * 4) for epoch in (0, 1)] == [0.1, found[0][3]]  # before any step
 
 
-def test_a_warm_up_in_moves_that_outlasts_the_run():
+def test_a_warm_up_in_steps_that_is_longer_than_the_run():
     recipe = plan(epochs=2, warmup_steps=10)
     assert rates(recipe, 4) == pytest.approx([0.1 + 0.9 * 0.4, 0.1 + 0.9 * 0.8])
     assert rates(recipe, 5)[-1] == 1.0
 
 
-def test_moves_come_before_epochs():
+def test_warmup_steps_take_precedence_over_epochs():
     assert rates(plan(epochs=4, warmup_epochs=3, warmup_steps=6), 4) == rates(plan(epochs=4, warmup_steps=6), 4)
 
 
 def test_dailydvs200():
     recipe = load_recipe("dailydvs200")
-    moves = steps_per_epoch(14_773, recipe)
-    assert moves == 462
-    assert learning_rate(recipe, 0, moves, 1) == pytest.approx(1e-6 + (5e-4 - 1e-6) / 2000)
-    assert learning_rate(recipe, 4, moves, 2000) == 5e-4
-    assert learning_rate(recipe, 4, moves, 2001) == learning_rate(recipe, 4, moves, 2310) < 5e-4
-    assert learning_rate(recipe, 249, moves, 250 * moves) == 1e-6
+    steps = steps_per_epoch(14_773, recipe)
+    assert steps == 462
+    assert learning_rate(recipe, 0, steps, 1) == pytest.approx(1e-6 + (5e-4 - 1e-6) / 2000)
+    assert learning_rate(recipe, 4, steps, 2000) == 5e-4
+    assert learning_rate(recipe, 4, steps, 2001) == learning_rate(recipe, 4, steps, 2310) < 5e-4
+    assert learning_rate(recipe, 249, steps, 250 * steps) == 1e-6
 
 
 def test_sharpness():
@@ -96,7 +96,7 @@ def test_sharpness():
 
 
 @pytest.mark.parametrize(
-    ("clips", "batch", "grad_accum_steps", "processes", "moves"),
+    ("clips", "batch", "grad_accum_steps", "processes", "steps"),
     [
         (1, 32, 1, 1, 1),
         (32, 32, 1, 1, 1),
@@ -109,9 +109,9 @@ def test_sharpness():
         (1176, 32, 3, 4, 4),
     ],
 )
-def test_moves_an_epoch(clips, batch, grad_accum_steps, processes, moves):
+def test_steps_per_epoch(clips, batch, grad_accum_steps, processes, steps):
     recipe = plan(epochs=2, batch_size=batch, grad_accum_steps=grad_accum_steps)
-    assert steps_per_epoch(clips, recipe, processes) == moves
+    assert steps_per_epoch(clips, recipe, processes) == steps
 
 
 def test_what_is_refused():

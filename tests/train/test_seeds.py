@@ -1,4 +1,4 @@
-"""Which runs there are, which are run again, how they are run here and by submitit, and how one ends."""
+"""Groups of seeds: which runs there are and which run again, locally and by submitit, and how each ends."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_the_command_and_its_settings(tmp_path):
 
 
 @pytest.mark.parametrize("setting", ["run.seed=3", "data.fold=1", "data.folds=2", " run.seed =3"])
-def test_what_is_chosen_here_is_not_set(setting):
+def test_seed_and_fold_cannot_be_set(setting):
     with raises(ConfigError, field=setting.split("=")[0].strip()):
         seeds.train_seeds("synthgesture", "0", settings=["schedule.epochs=1", setting])
 
@@ -138,10 +138,10 @@ def test_runs_here_and_the_failed_one_leaves_the_others(tmp_path):
         (runs[3], writing(runs[3].folder, "raise SystemExit(3)")),
         (runs[4], writing(runs[4].folder)),
     ]
-    told = []
-    outcomes = jobs.run_local(commands, 2, told.append)
+    reported = []
+    outcomes = jobs.run_local(commands, 2, reported.append)
     assert [outcome.run for outcome in outcomes] == runs
-    assert sorted(outcome.run.seed for outcome in told) == [0, 1, 2, 3, 4]
+    assert sorted(outcome.run.seed for outcome in reported) == [0, 1, 2, 3, 4]
     assert [outcome.result for outcome in outcomes] == [READ, None, None, None, READ]
     assert [outcome.error for outcome in outcomes] == [
         None,
@@ -187,7 +187,7 @@ def heeded():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.usefixtures("heeded")
-def test_stopping_ends_what_was_begun(tmp_path, number):
+def test_an_interrupt_ends_started_runs(tmp_path, number):
     before = signal.getsignal(signal.SIGTERM)
     runs = seeds.plan_runs([0, 1, 2], None, tmp_path)
     text = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -250,13 +250,13 @@ class TestSubmitit:
         executor = jobs.slurm_executor(tmp_path, {"timeout_min": 2, "slurm_partition": "gpu"})
         runs = seeds.plan_runs([0, 1], None, tmp_path)
         failing = script("import sys; sys.exit('ripe: no data')")
-        told = []
-        outcomes = jobs.run_slurm([(runs[0], writing(runs[0].folder)), (runs[1], failing)], executor, told.append)
+        reported = []
+        outcomes = jobs.run_slurm([(runs[0], writing(runs[0].folder)), (runs[1], failing)], executor, reported.append)
         assert [outcome.result for outcome in outcomes] == [READ, None]
         assert "no data" in outcomes[1].error
-        assert len(told) == 2
+        assert len(reported) == 2
 
-    def test_what_it_does_not_know(self, tmp_path, monkeypatch):
+    def test_unknown_slurm_options_are_refused(self, tmp_path, monkeypatch):
         with raises(InputError, field="--slurm") as caught:
             jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu", "slurm_colour": 3})
         assert "colour" in str(caught.value)

@@ -37,7 +37,7 @@ def test_the_grid_of_a_sensor(sensor_size, grid):
     assert grid_for(sensor_size) == grid
 
 
-def test_a_run_without_a_grid_has_the_sensors_and_writes_it_down(tiny, go, watching, finished, tmp_path, outcome):
+def test_a_run_without_a_grid_takes_and_saves_the_sensors(tiny, go, watching, finished, tmp_path, outcome):
     callback = watching()
     given = tiny("data.grid=null")
     go(given, tmp_path / "run", callback)
@@ -48,7 +48,7 @@ def test_a_run_without_a_grid_has_the_sensors_and_writes_it_down(tiny, go, watch
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
-def test_it_goes_on_with_the_sizes_that_it_had(tiny, go, watching, finished, tmp_path):
+def test_a_run_resumes_with_its_own_grid(tiny, go, watching, finished, tmp_path):
     """A recipe that leaves the grid to the data is the same one as that with the grid it led to."""
     callback = watching()
     go(tiny("data.grid=null"), finished, callback, resume=True)

@@ -1,4 +1,4 @@
-"""Runs on a CUDA device: recorded or not, stopped or not, from whatever cache, they are the run they should be."""
+"""Runs on a CUDA device: captured or not, stopped or not, from any cache, with the same result."""
 
 import json
 
@@ -52,16 +52,16 @@ def test_clips_kept_on_the_device_are_the_clips(recorded, tiny, go, tmp_path, ou
     assert outcome(tmp_path / "run") == outcome(recorded)
 
 
-@pytest.mark.parametrize("moves", [2, 4])
-def test_stopped_and_gone_on_with_is_never_stopped(moves, recorded, tiny, go, tmp_path, outcome):
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_resumed_run_equals_an_unstopped_one(steps, recorded, tiny, go, tmp_path, outcome):
     with pytest.raises(TrainingStopped):
-        go(tiny(*ON_CUDA), tmp_path / "run", stop_requested=_after(moves))
+        go(tiny(*ON_CUDA), tmp_path / "run", stop_requested=_after(steps))
     go(tiny(*ON_CUDA), tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(recorded)
 
 
 def test_accumulated_and_averaged(tiny, go, tmp_path, read_log):
-    """Two batches a move, averaged weights, drop-path and mixing: recorded as one by one."""
+    """Two batches a step, averaged weights, drop-path and mixing: recorded as one by one."""
     rich = (
         "schedule.grad_accum_steps=2",
         "run.ema_decay=0.5",
@@ -92,12 +92,12 @@ def test_the_saved_network_gives_the_reported_number(recorded, tiny):
     assert found.to_dict(data.classes)["confusion"] == json.loads((recorded / "result.json").read_text())["confusion"]
 
 
-def _after(moves):
+def _after(steps):
     """Says yes when it has been asked so often."""
     asked = []
 
     def stop():
         asked.append(1)
-        return len(asked) == moves
+        return len(asked) == steps
 
     return stop

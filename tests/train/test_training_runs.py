@@ -1,4 +1,4 @@
-"""Whole runs: what picks the network, when the test part is read, what every clip counts, and what is refused."""
+"""Whole runs: which network is selected, when the test split is read, which clips count, and what is refused."""
 
 import hashlib
 import json
@@ -219,7 +219,7 @@ def test_another_recipe_is_refused(finished, tiny, go, settings, fields):
     assert digests(finished) == before
 
 
-def test_a_finished_run_stands(finished, tiny, go, watching):
+def test_a_finished_run_returns_its_result_unchanged(finished, tiny, go, watching):
     """Also with another time between checkpoints and another place of the clips, which change nothing."""
     before, callback = digests(finished), watching()
     result = go(tiny("run.checkpoint_minutes=3", "data.cache=off"), finished, callback, resume=True)
@@ -283,7 +283,7 @@ def test_every_clip_counts_once_an_epoch(tiny, go, steps, tmp_path, accumulate, 
     assert taken == {2 * len(sizes)} == {last.document.state.global_step}
 
 
-def test_mirrored_clips_are_learned_from_as_what_they_show(tiny, go, steps, tmp_path):
+def test_mirrored_clips_get_the_mirrored_label(tiny, go, steps, tmp_path):
     recipe = tiny(*PLAIN, "loss.passes=1", "schedule.epochs=1", "augmentation.horizontal_flip=1")
     go(recipe, tmp_path / "run")
     train = open_data(recipe.data).train
@@ -335,7 +335,7 @@ def test_recalibration_changes_statistics_alone(last_tensors):
     assert all("running" in name for name in differing)
 
 
-def test_what_is_saved_as_best_is_what_was_trained(finished):
+def test_best_has_the_weights_of_its_epochs_checkpoint(finished):
     """The last epoch's weights are in its checkpoint too; the picked network is one of the two."""
     epoch = json.loads((finished / "result.json").read_text())["epoch"]
     state = load_file(sorted((finished / "checkpoints").iterdir())[epoch - 1])

@@ -1,4 +1,4 @@
-"""Two processes take the moves that one would take with all their clips; they stop, go on and fail together."""
+"""Two processes take the steps that one would take with all their clips; they stop, resume and fail together."""
 
 import hashlib
 import json
@@ -80,16 +80,16 @@ def work(rank, port, folder, drawn, short, apart):
     torch.set_num_threads(1)
     distributed.EVAL_BATCH = 4  # so that both have something to evaluate
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
-    processes, told = processes_from_environment(), {}
+    processes, reported = processes_from_environment(), {}
 
     def go(name, recipe, stop_after=None, fail_after=None, **how):
         callback = Watching(stop_after, fail_after)
         how |= {"processes": processes, "stop_requested": callback.stop_requested}
         try:
-            told[f"result of {name}"] = train(recipe, folder / name, callback=callback, **how).confusion
+            reported[f"result of {name}"] = train(recipe, folder / name, callback=callback, **how).confusion
         except TrainingStopped:
-            told[f"{name} stopped"] = callback.steps
-        told[f"state after {name}"] = callback.state()
+            reported[f"{name} stopped"] = callback.steps
+        reported[f"state after {name}"] = callback.state()
 
     try:
         with process_group(processes, "cpu"):
@@ -100,8 +100,8 @@ def work(rank, port, folder, drawn, short, apart):
             go("stopped", drawn, resume=True)
             go("failed", drawn, fail_after=4 if rank == 1 else None)  # in the second epoch
     except Exception as error:
-        told["ended by"] = f"{type(error).__name__}: {error}"
-    (folder / f"{rank}.json").write_text(json.dumps(told))
+        reported["ended by"] = f"{type(error).__name__}: {error}"
+    (folder / f"{rank}.json").write_text(json.dumps(reported))
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +152,9 @@ def test_all_processes_have_the_same_weights_and_find_the_same(runs, name):
     assert sum(map(sum, first[f"result of {name}"])) == 11
 
 
-def test_one_asked_to_stop_stops_both_and_they_go_on_to_the_same_end(runs, outcome):
-    folder, told = runs
-    assert told[0]["stopped stopped"] == told[1]["stopped stopped"] == 2
+def test_a_stop_of_one_process_stops_both_and_they_resume(runs, outcome):
+    folder, reported = runs
+    assert reported[0]["stopped stopped"] == reported[1]["stopped stopped"] == 2
     assert outcome(folder / "stopped") == outcome(folder / "whole")
 
 
@@ -166,18 +166,18 @@ def test_processes_draw_differently(runs, read_log, tiny, go, tmp_path):
 
 
 def test_one_that_fails_ends_the_other(runs):
-    first, second = (told["ended by"] for told in runs[1])
+    first, second = (reported["ended by"] for reported in runs[1])
     assert first.startswith("ProcessLostError: process 0 lost connection to the others")
     assert second == "DataError: a file cannot be read; another is wanted"
 
 
-def test_a_run_goes_on_with_as_many_processes(runs, tiny):
+def test_a_run_resumes_only_with_as_many_processes(runs, tiny):
     with raises(ConfigError, field="processes", path=runs[0] / "failed") as caught:
         train(tiny("schedule.batch_size=2"), runs[0] / "failed", resume=True)
     assert "expected 2, as the run began, got 1" in str(caught.value)
 
 
-def test_what_torchrun_says(monkeypatch):
+def test_the_environment_of_torchrun(monkeypatch):
     for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     assert processes_from_environment() == SINGLE_PROCESS

@@ -36,7 +36,7 @@ def plot_sweep(sweep: Sweep, path: Path) -> None:
     right.set_ylabel("GFLOP a sample")
     right.set_ylim(0, 1.15 * max(row.ours["gflops_with_scan"] for row in sweep.rows))
     for axes in (left, right):
-        if sweep.name != "steps":
+        if sweep.name != "time_steps":
             axes.set_xscale("log")
             axes.minorticks_off()
         axes.set_xticks([row.position for row in sweep.rows], [row.setting for row in sweep.rows], fontsize=8)

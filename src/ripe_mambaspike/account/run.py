@@ -18,7 +18,7 @@ from ripe_mambaspike.events.region import Crop, Size
 from ripe_mambaspike.inference.classifier import load_network, make_clip, read_recording
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.input_checks import check_input
-from ripe_mambaspike.models.labels import BEST, CONFIG_FILE
+from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model, list_models, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -28,10 +28,10 @@ from ripe_mambaspike.nn.calibrate import recalibrate
 SEED = 0  # of the weights of a registered network
 CALIBRATION_SIDE = 34  # small: statistics depend little on the size of the clip
 SWEPT_FIELDS = {
-    "resolution": {"in_size"},
-    "steps": {"time_steps"},
+    "in_size": {"in_size"},
+    "time_steps": {"time_steps"},
     "width": {"stage_channels", "embed_dims"},
-    "tokens": {"num_tokens"},
+    "num_tokens": {"num_tokens"},
 }
 
 
@@ -76,7 +76,9 @@ def account_sweep(
     time_steps: int | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Sweep:
-    """One of the paper's cost tables compared with ours: over resolution, steps, width or tokens."""
+    """One of the paper's cost tables compared with ours: over in_size, time_steps, width or num_tokens."""
+    if name not in SWEPT_FIELDS:
+        raise ConfigError.expected("name", f"one of {', '.join(SWEPT_FIELDS)}", repr(name))
     merged = _merged(fields, in_size, time_steps)
     if swept := sorted(SWEPT_FIELDS[name] & merged.keys()):
         raise ConfigError(f"{swept[0]}: expected none, since the sweep over {name} sets it, got one", field=swept[0])
@@ -130,12 +132,7 @@ def _account_clip(name: str, fields: dict[str, Any], path: Path | None) -> dict[
 def _saved_model(name: str, fields: dict[str, Any]) -> Model:
     if fields:
         raise ConfigError(f"--set: expected none for the saved network {name}, got {', '.join(fields)}", field="--set")
-    folder = Path(name)
-    try:
-        of_a_run = not (folder / CONFIG_FILE).exists() and (folder / BEST / CONFIG_FILE).exists()
-    except (OSError, ValueError):  # not a valid path
-        of_a_run = False
-    return from_pretrained(folder / BEST if of_a_run else name)
+    return from_pretrained(find_checkpoint(name))
 
 
 def _account_recordings(

@@ -1,4 +1,4 @@
-"""The paper's tables of cost against resolution, steps, width and tokens, compared with our counts."""
+"""The paper's tables of cost against input size, time steps, width and tokens, compared with our counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import model_config
 
-SweepName = Literal["resolution", "steps", "width", "tokens"]
+SweepName = Literal["in_size", "time_steps", "width", "num_tokens"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _resolution(config: RipeConfig) -> Sweep:
     units = {**COST_UNITS, "mamba_spike": "M", "its_projection": "M", "projection_share": "%"}
     odd = "At 34×34 the grid has 25 tokens; the odd one is kept here and was dropped in the paper's count (0.7756)."
     pruned = PRUNED.format(rows="224×224") + " (34×34 has 25 tokens and 48×48 has 36, all kept in it.)"
-    return Sweep("resolution", "Cost against the sensor's resolution", units, rows, [COUNTER, pruned, odd])
+    return Sweep("in_size", "Cost against the sensor's resolution", units, rows, [COUNTER, pruned, odd])
 
 
 def _steps(config: RipeConfig) -> Sweep:
@@ -105,7 +105,7 @@ def _steps(config: RipeConfig) -> Sweep:
     fits_nothing = "The paper's T-sweep MACs fit no part of the network; they are linear in T, as ours are."
     units = {**COST_UNITS, "gmacs": "G"}
     pruned = PRUNED.format(rows="all rows but T 16")
-    return Sweep("steps", "Cost against the number of time steps", units, rows, [COUNTER, pruned, fits_nothing])
+    return Sweep("time_steps", "Cost against the number of time steps", units, rows, [COUNTER, pruned, fits_nothing])
 
 
 def _width(config: RipeConfig) -> Sweep:
@@ -132,12 +132,12 @@ def _tokens(config: RipeConfig) -> Sweep:
         theirs = (0.875 if gflops else None, gflops, None)
         rows.append(SweepRow(setting, keep or height * width, dict(zip(ours, theirs, strict=True)), ours))
     units = {name: unit for name, unit in COST_UNITS.items() if name != "gflops_64_tokens"}
-    return Sweep("tokens", "Cost against the tokens kept a step", units, rows, [COUNTER])
+    return Sweep("num_tokens", "Cost against the tokens kept a step", units, rows, [COUNTER])
 
 
 SWEEPS: dict[str, Callable[[RipeConfig], Sweep]] = {
-    "resolution": _resolution,
-    "steps": _steps,
+    "in_size": _resolution,
+    "time_steps": _steps,
     "width": _width,
-    "tokens": _tokens,
+    "num_tokens": _tokens,
 }

@@ -35,7 +35,7 @@ def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, 
     batches = options.batches or ([1] if device.type == "cpu" else [1, 8, 64])
     precisions, repeats = precisions_of(options.precision), repeats_of(options.repeats, device)
     check_sizes(batches=batches, repeats=repeats, batch_option="--batches")
-    config = ripe_config(options.model, options.time_steps, options.side)
+    config = ripe_config(options.model, options.time_steps, options.in_size)
     for batch in batches:
         expect_memory(batch * least_bytes(config, "bfloat16"), device, f"batch {batch}")
     baseline = None if options.baseline == "none" else baseline_network(options.baseline, config, device)

@@ -15,6 +15,7 @@ from ripe_mambaspike.models.cuda_graphs import no_recording
 from ripe_mambaspike.models.memory import is_memory_error, readable_bytes
 
 MEBIBYTE = 1 << 20
+SMALLER = "reduce --batch, --in-size or --time-steps"
 
 
 class Memory(NamedTuple):
@@ -84,12 +85,8 @@ def expect_memory(needed: int, device: torch.device, what: str) -> None:
     """Raise if the free memory is below a job's minimum."""
     free = free_memory(device)
     if free is not None and needed > free:
-        raise InputError(
-            f"{what}: expected at least {readable_bytes(needed)} of free memory on {device.type}, "
-            f"got {readable_bytes(free)}; "
-            "take a smaller batch, side or number of time steps",
-            field="memory",
-        )
+        expected = f"at least {readable_bytes(needed)} free on {device.type} for {what}"
+        raise InputError.expected("memory", expected, readable_bytes(free), hint=SMALLER)
 
 
 @contextmanager
@@ -105,11 +102,8 @@ def explain_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
             raise
         free = free_memory(device)
         left = "" if free is None else f" with {readable_bytes(free)} free"
-        raise InputError(
-            f"{what}: out of memory on {device.type}, {_requested(str(error))} more was requested{left}; "
-            "take a smaller batch, side or number of time steps",
-            field="memory",
-        ) from error
+        expected = f"{_requested(str(error))} more on {device.type} for {what}"
+        raise InputError.expected("memory", expected, f"out of memory{left}", hint=SMALLER) from error
 
 
 def _requested(message: str) -> str:

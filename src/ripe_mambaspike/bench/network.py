@@ -42,7 +42,7 @@ def repeats_of(choice: int | None, device: torch.device) -> int:
 
 def check_sizes(
     *,
-    sides: Sequence[int] = (),
+    in_sizes: Sequence[int] = (),
     time_steps: Sequence[int] = (),
     batches: Sequence[int] = (),
     repeats: int = 1,
@@ -50,7 +50,7 @@ def check_sizes(
 ) -> None:
     """Raise a ConfigError for a size outside its limits."""
     limits = (
-        ("--side", sides, MIN_SIDE, MAX_SIDE),
+        ("--in-size", in_sizes, MIN_SIDE, MAX_SIDE),
         ("--time-steps", time_steps, 1, MAX_TIME_STEPS),
         (batch_option, batches, 1, MAX_BATCH),
         ("--repeats", (repeats,), 1, MAX_REPEATS),
@@ -58,16 +58,16 @@ def check_sizes(
     for option, values, least, most in limits:
         for value in values:
             if not least <= value <= most:
-                raise ConfigError(f"{option}: expected an int from {least} to {most}, got {value}", field=option)
+                raise ConfigError.expected(option, f"an int from {least} to {most}", value)
 
 
-def ripe_config(name: str, time_steps: int | None, side: int | None) -> RipeConfig:
+def ripe_config(name: str, time_steps: int | None, in_size: int | None) -> RipeConfig:
     """The config of a registered RIPE-MambaSpike, at its own size unless another is given."""
     config = model_config(name)
     if not isinstance(config, RipeConfig):
-        raise ConfigError(f"--model: expected a RIPE-MambaSpike such as dvsgesture, got {name}", field="--model")
-    check_sizes(sides=() if side is None else (side,), time_steps=() if time_steps is None else (time_steps,))
-    return config.replace(time_steps=time_steps or config.time_steps, in_size=side or config.in_size)
+        raise ConfigError.expected("--model", "a RIPE-MambaSpike such as dvsgesture", name)
+    check_sizes(in_sizes=() if in_size is None else (in_size,), time_steps=() if time_steps is None else (time_steps,))
+    return config.replace(time_steps=time_steps or config.time_steps, in_size=in_size or config.in_size)
 
 
 def training_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
@@ -89,13 +89,9 @@ def deployed_network(name: str, config: RipeConfig, device: torch.device) -> Rip
 def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Model:
     """Mamba-Spike for the same clips and classes."""
     if not isinstance(model_config(name), MambaSpikeConfig):
-        raise ConfigError(f"--baseline: expected a Mamba-Spike such as mamba-spike, got {name}", field="--baseline")
-    fields: dict[str, Any] = {
-        "num_classes": config.num_classes,
-        "time_steps": config.time_steps,
-        "in_size": config.in_size,
-    }
-    return create_model(name, seed=SEED, **fields).to(device).eval()
+        raise ConfigError.expected("--baseline", "a Mamba-Spike such as mamba-spike", name)
+    sizes = {field: getattr(config, field) for field in ("num_classes", "time_steps", "in_size")}
+    return create_model(name, seed=SEED, **sizes).to(device).eval()
 
 
 def clips(config: RipeConfig, batch: int, device: torch.device) -> Tensor:

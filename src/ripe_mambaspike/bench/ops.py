@@ -40,12 +40,12 @@ def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str,
     on_cpu = device.type == "cpu"
     batch = options.batch if options.batch is not None else 1 if on_cpu else 32
     repeats = repeats_of(options.repeats, device)
-    check_sizes(sides=(options.side,), time_steps=(options.time_steps,), batches=(batch,), repeats=repeats)
+    check_sizes(in_sizes=(options.in_size,), time_steps=(options.time_steps,), batches=(batch,), repeats=repeats)
     for name in options.only:
         if name not in OPERATOR_NAMES:
-            raise ConfigError(f"--only: expected one of {', '.join(OPERATOR_NAMES)}, got '{name}'", field="--only")
+            raise ConfigError.expected("--only", f"one of {', '.join(OPERATOR_NAMES)}", repr(name))
     rows = []
-    size = (batch, options.time_steps, options.side)
+    size = (batch, options.time_steps, options.in_size)
     for precision in precisions_of(options.precision or ("float32" if on_cpu else "both")):
         both = (cases(device, precision, *size, relaxed=relaxed) for relaxed in (True, False))
         for smooth, hard in zip(*both, strict=True):

@@ -37,7 +37,7 @@ class InferOptions(BenchOptions):
     """Precision of the products."""
     time_steps: Count = None
     """Time steps of a clip. Default: the network's own."""
-    side: Count = None
+    in_size: Count = None
     """Side of the square input. Default: the network's own."""
     baseline: ModelName = "mamba-spike"
     """The Mamba-Spike to compare with; none to leave it out."""
@@ -60,7 +60,7 @@ class TrainOptions(BenchOptions):
     """Precision of the products. Default: float32 on the CPU and bfloat16 on CUDA."""
     time_steps: Count = None
     """Time steps of a clip. Default: the network's own."""
-    side: Count = None
+    in_size: Count = None
     """Side of the square input. Default: the network's own."""
     reference: WithReference = True
 
@@ -73,7 +73,7 @@ class OperatorOptions(BenchOptions):
     """Clips of a batch. Default: 1 on the CPU and 32 on CUDA."""
     time_steps: Number = 16
     """Time steps of a clip."""
-    side: Number = 128
+    in_size: Number = 128
     """Side of the square input from which the operators' sizes follow."""
     precision: Annotated[BothPrecisions | None, option("{float32,bfloat16,both}")] = None
     """Precision of the activations. Default: float32 on the CPU and both on CUDA."""
@@ -91,7 +91,7 @@ class ScanOptions(BenchOptions):
     """Clips of a batch. Default: 1 on the CPU and 64 on CUDA."""
     precision: OptionalPrecision = None
     """Precision of the products. Default: float32 on the CPU and bfloat16 on CUDA."""
-    sides: Counts = field(default_factory=lambda: [34, 48, 64, 96, 128, 160, 192, 224])
+    in_size: Counts = field(default_factory=lambda: [34, 48, 64, 96, 128, 160, 192, 224])
     """Sides of the square input."""
     time_steps: Counts = field(default_factory=lambda: [4, 8, 12, 16, 20, 24, 32])
     """Time steps of a clip."""

@@ -42,19 +42,19 @@ def bench_scan(options: ScanOptions, progress: Progress = quiet) -> dict[str, An
     batch = options.batch if options.batch is not None else 1 if on_cpu else 64
     precision = options.precision or ("float32" if on_cpu else "bfloat16")
     repeats = repeats_of(options.repeats, device)
-    check_sizes(sides=options.sides, time_steps=options.time_steps, batches=(batch,), repeats=repeats)
-    for option, values in (("--sides", options.sides), ("--time-steps", options.time_steps)):
+    check_sizes(in_sizes=options.in_size, time_steps=options.time_steps, batches=(batch,), repeats=repeats)
+    for option, values in (("--in-size", options.in_size), ("--time-steps", options.time_steps)):
         if len(set(values)) < 3:
-            raise ConfigError(f"{option}: expected at least 3 different values, got {values}", field=option)
+            raise ConfigError.expected(option, "at least 3 different values", values)
     if not all(1 <= length <= MAX_LENGTH for length in options.lengths):
-        raise ConfigError(f"--lengths: expected ints from 1 to {MAX_LENGTH}, got {options.lengths}", field="--lengths")
+        raise ConfigError.expected("--lengths", f"ints from 1 to {MAX_LENGTH}", options.lengths)
     own = ripe_config(options.model, None, None)
     most = own.replace(time_steps=max(*options.time_steps, own.time_steps))
-    largest = most.replace(in_size=max(*options.sides, *own.in_size))
+    largest = most.replace(in_size=max(*options.in_size, *own.in_size))
     expect_memory(batch * least_bytes(largest, precision), device, f"batch {batch}")
     progress("fusing the network …")
     model = deployed_network(options.model, most, device)
-    by_side = [own.replace(in_size=side) for side in options.sides]
+    by_side = [own.replace(in_size=side) for side in options.in_size]
     by_time = [own.replace(time_steps=steps) for steps in options.time_steps]
     with explain_out_of_memory(device, "the comparison"):
         smallest = min(by_side, key=lambda config: config.in_size)

@@ -63,7 +63,7 @@ def bench_train(options: TrainOptions, progress: Progress = quiet) -> dict[str, 
     precision = options.precision or ("float32" if on_cpu else "bfloat16")
     repeats = repeats_of(options.repeats, device)
     check_sizes(batches=(batch,), repeats=repeats)
-    config = ripe_config(name, options.time_steps, options.side)
+    config = ripe_config(name, options.time_steps, options.in_size)
     passes = options.passes or recipe.passes
     settings = StepSettings(weights=recipe.weights, passes=passes, autocast=precision == "bfloat16")
     expect_memory(passes * batch * least_bytes(config, precision), device, f"batch {batch}")

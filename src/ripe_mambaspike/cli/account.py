@@ -13,7 +13,7 @@ from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Count, CropArea, Json, SensorSize, Settings, option
 from ripe_mambaspike.errors import ConfigError
 
-SweepName = Literal["resolution", "steps", "width", "tokens"]
+SweepName = Literal["in_size", "time_steps", "width", "num_tokens"]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class AccountCommand:
     """With --recordings: their sensor, whatever the files say. Default: the sensor of training."""
     crop: CropArea = None
     """With --recordings: the part of the sensor that is binned. Default: as in training."""
-    sweep: Annotated[SweepName | None, option("{resolution,steps,width,tokens}")] = None
+    sweep: Annotated[SweepName | None, option("{in_size,time_steps,width,num_tokens}")] = None
     """Instead, print one of the paper's cost tables beside ours."""
     plot: Annotated[Path | None, option("FILE")] = None
     """With --sweep: also draw it into this .png, .svg or .pdf file."""

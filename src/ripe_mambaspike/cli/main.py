@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Union
 
 import tyro
@@ -47,8 +48,14 @@ COMMANDS = {
     "train": TrainCommand,
 }
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command
-    "account": {"--resolution": "--in-size", "--steps": "--time-steps"},
-    "bench": {"--steps": "--time-steps"},
+    "account": {
+        "--resolution": "--in-size",
+        "--steps": "--time-steps",
+        "--sweep resolution": "--sweep in_size",
+        "--sweep steps": "--sweep time_steps",
+        "--sweep tokens": "--sweep num_tokens",
+    },
+    "bench": {"--steps": "--time-steps", "--side": "--in-size", "--sides": "--in-size"},
     "eval": {"--cut": "--partition"},
     "predict": {"--steps": "--time-steps"},
     "serve": {"--most-events": "--max-events", "--most-seconds": "--max-seconds"},
@@ -108,16 +115,16 @@ def _smaller(command: Any) -> str:
     """Which options of the command need less memory when they are smaller."""
     if hasattr(command, "set") and hasattr(command, "recipe"):
         return "; try a smaller schedule.batch_size, data.grid or data.time_steps (with --set)"
-    names = ("batches", "batch", "grid", "in_size", "side", "sides", "time_steps")
+    names = ("batches", "batch", "grid", "in_size", "time_steps")
     options = [f"--{name.replace('_', '-')}" for name in names if hasattr(command, name)]
     return f"; try a smaller {' or '.join(options)}" if options else ""
 
 
 def _check_renamed(words: list[str]) -> None:
     renamed = RENAMED_OPTIONS.get(words[0], {}) if words else {}
-    for word in words:
+    for word in (*words, *map(" ".join, pairwise(words))):  # options, and options with their values
         if word in renamed:
-            raise ConfigError(f"{word}: expected {renamed[word]}, got its earlier name", field=word)
+            raise ConfigError.expected(word, renamed[word], "its earlier name")
 
 
 def _choices(commands: Mapping[str, Any], brief: bool = False) -> Any:

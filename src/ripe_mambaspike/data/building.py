@@ -174,11 +174,11 @@ def read_shard_note(task: ShardTask) -> ShardNote | None:
         return None
 
 
-def explain_write_error(error: OSError, place: Path) -> DataError:
+def explain_write_error(error: OSError, folder: Path) -> DataError:
     full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
     hint = "free some space and run the same command again, it continues" if full else ""
-    path = place if full else error.filename or place
-    return DataError.expected("store", "a place that can be written", error, path=path, hint=hint)
+    path = folder if full else error.filename or folder
+    return DataError.expected("store", "a folder that can be written", error, path=path, hint=hint)
 
 
 def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[ShardNote]], dict[str, Any]], folder: Path) -> None:

@@ -50,12 +50,12 @@ def calibrate_camera(
     ship. Returns the comparison as a JSON document.
     """
     if not 1 <= rounds <= MAX_ROUNDS:
-        raise ConfigError(f"rounds: expected 1 to {MAX_ROUNDS}, got {rounds}", field="rounds")
+        raise ConfigError.expected("rounds", f"1 to {MAX_ROUNDS}", rounds)
     fitted, held_out = read_recorded_pictures(real, images)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{out}: cannot be created ({error.strerror})", path=out) from error
+        raise DataError.expected("out", "a folder that can be made", error, path=out) from error
     if keep:
         camera = load_calibration()
     else:
@@ -80,12 +80,11 @@ def read_recorded_pictures(real: Path, images: Path) -> tuple[RecordedPictures, 
         picture = known.get(int(clip.name.rsplit("/", 1)[1]) - 1)
         if picture is None or picture.label != clip.label:
             got = "none" if picture is None else f"one of a {picture.label}"
-            path = real / source.path
-            raise DataError(f"{path}: expected its picture in {images}, got {got}", path=path)
+            raise DataError.expected("images", f"its picture in {images}", got, path=real / source.path)
         chosen[part == TEST].append((real / source.path, picture))
     for pairs in chosen.values():
         if len(pairs) < 2:
-            raise DataError(f"{real}: expected 2 recordings or more for each part, got {len(pairs)}", path=real)
+            raise DataError.expected("real", "2 recordings or more for each split", len(pairs), path=real)
     groups = []
     for pairs in (chosen[False], chosen[True]):
         with warnings.catch_warnings():

@@ -97,13 +97,9 @@ def open_cache(
 ) -> ClipCache:
     """The clips, cached as `data.cache` says; `processes` processes share this machine's memory."""
     if data.num_workers < 0:
-        raise ConfigError(
-            f"data.num_workers: expected an int of at least 0, got {data.num_workers}", field="data.num_workers"
-        )
+        raise ConfigError.expected("data.num_workers", "an int of at least 0", data.num_workers)
     if data.cache == "device" and device.type != "cuda":
-        raise ConfigError(
-            f"data.cache: expected auto, memory or off on {device.type}, got 'device'", field="data.cache"
-        )
+        raise ConfigError.expected("data.cache", f"auto, memory or off on {device.type}", "'device'")
     found = _build_auto if data.cache == "auto" else _build_given
     kept = None if data.cache == "off" else found(clips, data, device, processes, progress)
     return ClipCache(clips, device, kept, data.num_workers)
@@ -139,11 +135,8 @@ def _build_given(
         if kept is not None:
             return kept
         needed *= FLOAT32
-    raise MemoryNeededError(
-        f"data.cache: expected at least {needed / 2**30:.2f} GiB of free memory for '{data.cache}', got "
-        f"{free / 2**30:.2f} GiB; set data.cache=off",
-        field="data.cache",
-    )
+    wanted = f"at least {needed / 2**30:.2f} GiB of free memory for '{data.cache}'"
+    raise MemoryNeededError.expected("data.cache", wanted, f"{free / 2**30:.2f} GiB", hint="set data.cache=off")
 
 
 def bin_all(clips: "Clips", target: torch.device, workers: int, most: int, progress: Progress | None) -> Tensor | None:
@@ -268,7 +261,5 @@ def explain_lost_workers() -> Iterator[None]:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         if isinstance(error, RuntimeError) and not reason.startswith(LOST_WORKER):
             raise
-        raise DataError(
-            f"data.num_workers: expected running workers, got one that died ({reason}); set fewer, or free memory",
-            field="data.num_workers",
-        ) from error
+        got, hint = f"one that died ({reason})", "set fewer, or free memory"
+        raise DataError.expected("data.num_workers", "running workers", got, hint=hint) from error

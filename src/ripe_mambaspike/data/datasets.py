@@ -59,7 +59,7 @@ def store_folder(root: Path, store: Path | None = None) -> Path:
 def count_workers(given: int | None) -> int:
     """The given number of processes, or one for each core."""
     if given is not None and not 1 <= given <= MAX_WORKERS:
-        raise ConfigError(f"workers: expected 1 to {MAX_WORKERS}, got {given}", field="workers")
+        raise ConfigError.expected("workers", f"1 to {MAX_WORKERS}", given)
     return given or os.cpu_count() or 1
 
 
@@ -108,11 +108,8 @@ def verify_dataset(
     verify_store(opened)
     state = source_state(opened, root)
     if state.startswith("changed"):
-        raise DataError(
-            f"{opened.folder}: expected an unchanged source, got {state}; the store itself is undamaged, prepare the "
-            "dataset again",
-            path=opened.folder,
-        )
+        hint = "the store itself is undamaged, prepare the dataset again"
+        raise DataError.expected("source", "an unchanged one", state, path=opened.folder, hint=hint)
     return opened, state
 
 
@@ -121,7 +118,7 @@ def prepared_stores(root: str | Path, *, store: Path | None = None) -> PreparedS
     folder = store_folder(Path(os.fspath(root)), store)
     homes = sorted(path for path in (folder.iterdir() if folder.is_dir() else ()) if store_keys(path))
     if not homes:
-        raise DataError(f"{folder}: expected a prepared set, got none; run `ripe data prepare` first", path=folder)
+        raise DataError.expected("store", "a prepared set", "none", path=folder, hint="run `ripe data prepare` first")
     stores, damaged = [], []
     for home in homes:
         for key in store_keys(home):

@@ -28,11 +28,11 @@ def folds_of(store: EventStore, partition: str, folds: int, fold: int) -> dict[s
     names, labels = store.index.clips.name, store.labels
     clips = [Clip(names[member], int(labels[member])) for member in members]
     # Sort by class, then by hash.
-    dealt = sorted(
+    ordered = sorted(
         range(len(clips)), key=lambda at: (clips[at].label, hash_rank(f"{store.name}/folds", clips[at].name))
     )
     parts = [NONE] * len(clips)
-    for turn, at in enumerate(dealt):
+    for turn, at in enumerate(ordered):
         parts[at] = TEST if turn % folds == fold else TRAIN
     parts = hold_out_validation(f"{store.name}/folds/{fold}", clips, parts)
     return {part: members[[at for at, given in enumerate(parts) if given == part]] for part in PARTS}

@@ -121,7 +121,7 @@ def hold_out_validation(
     salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = VALIDATION_SHARE
 ) -> list[str]:
     """Move a share of each class's training clips to validation, at least one if there are several."""
-    carved = list(parts)
+    held = list(parts)
     by_class: dict[int, list[int]] = {}
     for index, (clip, part) in enumerate(zip(clips, parts, strict=True)):
         if part == TRAIN:
@@ -129,8 +129,8 @@ def hold_out_validation(
     for members in by_class.values():
         take = min(len(members) - 1, max(1, round(share * len(members))))
         for index in sorted(members, key=lambda member: hash_rank(salt, clips[member].name))[:take]:
-            carved[index] = VALIDATION
-    return carved
+            held[index] = VALIDATION
+    return held
 
 
 def without_files(listing: Listing, paths: Collection[str]) -> Listing:

@@ -144,24 +144,24 @@ def _decode(source: Path, picture: Picture, data: Any) -> NDArray[np.float32]:
     """Grey values from 0 to 1."""
     from PIL import Image
 
-    place = source / picture.member
+    path = source / picture.member
     if not isinstance(data, bytes):
-        _check_sides(place, data.shape[1], data.shape[0])
+        _check_sides(path, data.shape[1], data.shape[0])
         return data.astype(np.float32) / np.float32(255)
     try:
         with Image.open(io.BytesIO(data)) as image:
-            _check_sides(place, *image.size)
+            _check_sides(path, *image.size)
             if image.mode.startswith("I"):  # 16 bits
                 return (np.asarray(image).astype(np.float32) / np.float32(65535)).clip(0, 1)
             return np.asarray(image.convert("L")).astype(np.float32) / np.float32(255)
     except (*READ_ERRORS, Image.DecompressionBombError) as error:
         reason = str(error).split("\n")[0]
-        raise DataError.expected("picture", "JPEG or PNG", f"another file, or damage ({reason})", path=place) from error
+        raise DataError.expected("picture", "JPEG or PNG", f"another file, or damage ({reason})", path=path) from error
 
 
-def _check_sides(place: Path, width: int, height: int) -> None:
+def _check_sides(path: Path, width: int, height: int) -> None:
     if not MIN_SIDE <= min(width, height) <= max(width, height) <= MAX_SIDE:
-        raise DataError.expected("picture", f"sides from {MIN_SIDE} to {MAX_SIDE}", f"{width}×{height}", path=place)
+        raise DataError.expected("picture", f"sides from {MIN_SIDE} to {MAX_SIDE}", f"{width}×{height}", path=path)
 
 
 def _zip_names(path: Path) -> list[str]:

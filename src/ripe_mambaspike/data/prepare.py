@@ -67,7 +67,25 @@ def prepare(
     report = progress or (lambda what, done, of: None)
     with locked_folder(folder, listing.name) as home:
         check_split(listing, root, home, unsplit)
-        return _prepare(listing, root, home, workers, strict, skip_unreadable, report)
+        with Workers(workers) as run:
+            paths = [root / source.path for source in listing.sources]
+            groups = [paths[start : start + SHARD_FILES] for start in range(0, len(paths), SHARD_FILES)]
+            checksums: list[str] = []
+            for result in run.map(partial(file_checksums, skip=skip_unreadable), groups):
+                checksums += result
+                report("reading the source", len(checksums), len(paths))
+            target = home / make_key(listing, checksums, skip_unreadable)
+            store = build_store(
+                target,
+                run,
+                lambda building: plan_file_shards(listing, root, building, strict, skip_unreadable),
+                make_file_shard,
+                partial(_describe, listing, checksums),
+                partial(report, "decoding"),
+            )
+        if strict and (troubles := store.index.troubles):
+            raise DataError.expected("strict", "recordings without warnings", troubles[0], path=root)
+        return make_current(target)
 
 
 def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None:
@@ -88,30 +106,6 @@ def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None
             path=root,
             hint="--test-share SHARE makes one, --unsplit goes on without",
         )
-
-
-def _prepare(
-    listing: Listing, root: Path, home: Path, workers: int, strict: bool, skip: bool, report: Progress
-) -> EventStore:
-    with Workers(workers) as run:
-        paths = [root / source.path for source in listing.sources]
-        groups = [paths[start : start + SHARD_FILES] for start in range(0, len(paths), SHARD_FILES)]
-        checksums: list[str] = []
-        for result in run.map(partial(file_checksums, skip=skip), groups):
-            checksums += result
-            report("reading the source", len(checksums), len(paths))
-        target = home / make_key(listing, checksums, skip)
-        store = build_store(
-            target,
-            run,
-            lambda building: plan_file_shards(listing, root, building, strict, skip),
-            make_file_shard,
-            partial(_describe, listing, checksums),
-            partial(report, "decoding"),
-        )
-    if strict and (troubles := store.index.troubles):
-        raise DataError.expected("strict", "recordings without warnings", troubles[0], path=root)
-    return make_current(target)
 
 
 def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool = False) -> str:
@@ -135,19 +129,20 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
 
 
 def file_checksums(paths: Sequence[Path], skip: bool = False) -> list[str]:
-    """The checksum of each file; empty for files that cannot be opened, with `skip_unreadable`."""
-    return [_checksum_or_empty(path) if skip else file_checksum(path) for path in paths]
-
-
-def _checksum_or_empty(path: Path) -> str:
-    try:
-        return file_checksum(path)
-    except DataError:
-        return ""
+    """The checksum of each file; empty for files that cannot be opened, with `skip`."""
+    checksums = []
+    for path in paths:
+        try:
+            checksums.append(file_checksum(path))
+        except DataError:
+            if not skip:
+                raise
+            checksums.append("")
+    return checksums
 
 
 def plan_file_shards(
-    listing: Listing, root: Path, folder: Path, strict: bool, skip_unreadable: bool = False
+    listing: Listing, root: Path, folder: Path, strict: bool, skip: bool = False
 ) -> list[FileShardTask]:
     """Shards of about the same size, by the sizes of the files."""
     groups: list[list[SourceFile]] = []
@@ -159,20 +154,8 @@ def plan_file_shards(
             room = SHARD_BYTES
         groups[-1].append(source)
         room -= size
-    return [
-        FileShardTask(
-            number,
-            root,
-            folder,
-            tuple(group),
-            listing.sensor_size,
-            listing.time_unit,
-            strict,
-            skip_unreadable,
-            listing.crop,
-        )
-        for number, group in enumerate(groups)
-    ]
+    how = (listing.sensor_size, listing.time_unit, strict, skip, listing.crop)
+    return [FileShardTask(number, root, folder, tuple(group), *how) for number, group in enumerate(groups)]
 
 
 def make_file_shard(task: FileShardTask) -> None:

@@ -173,7 +173,7 @@ def _describe(recipe: SimulationRecipe, pictures: str | None) -> dict[str, Any]:
 
 
 def _index(listing: Listing, recipe: dict[str, Any], notes: list[ShardNote]) -> dict[str, Any]:
-    """What the index says of the set; its source is the recipe."""
+    """The index entries of the dataset; its source is the recipe."""
     source: dict[str, Any] = {"sources": {}, "simulated": True, "recipe": recipe}
     return {**describe_listing(listing), "sensor_size": listing.sensor_size, "troubles": [], **source}
 
@@ -212,7 +212,7 @@ def simulate_shard(task: SimulatedShardTask) -> None:
 
 
 def clip_seed(seed: int, name: str) -> int:
-    """A clip's own seed; its name says its part and number."""
+    """A clip's own seed; its name contains its split and number."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()[:8]) >> 1
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ripe_mambaspike.data.augment.checks import check_number, check_whole
 from ripe_mambaspike.data.sets.registry import datasets
 from ripe_mambaspike.data.sets.simulated import GESTURES
 from ripe_mambaspike.errors import ConfigError
@@ -24,12 +25,9 @@ def check_made(
     if images is not None and name == GESTURES:
         raise ConfigError.expected("images", f"no pictures for {name}", str(images))
     side = SENSOR_SIDES[name] if size is None else size
-    if not MIN_SENSOR_SIDE <= side <= MAX_SENSOR_SIDE:
-        raise ConfigError.expected("size", f"an int from {MIN_SENSOR_SIDE} to {MAX_SENSOR_SIDE}", side)
-    if not 0 <= variation <= 10:
-        raise ConfigError.expected("variation", "a number from 0 to 10", variation)
-    if not 0 <= seed < 1 << 63:
-        raise ConfigError.expected("seed", "an int from 0 to 2⁶³ − 1", seed)
+    check_whole("size", side, MIN_SENSOR_SIDE, MAX_SENSOR_SIDE)
+    check_number("variation", variation, 10)
+    check_whole("seed", seed, 0, (1 << 63) - 1)
     return side, seed, float(variation)
 
 

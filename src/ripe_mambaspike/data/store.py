@@ -1,7 +1,7 @@
 """The event store: a dataset's recordings, decoded once, in memory-mapped files.
 
 A folder with `shard-NNNNN.npy` (events, eight bytes each: µs since the clip's start, x, and y with the polarity in its
-lowest bit), `index.json` (names, labels, parts, places, checksums). A store that has an index is whole.
+lowest bit), `index.json` (names, labels, splits, offsets, checksums). A store that has an index is complete.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ MAX_CLIP_US = 1 << 32
 READ_ERRORS = (
     OSError, ValueError, EOFError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError,
 )  # fmt: skip
-MAX_TIMED_CLIPS = 2000  # clips whose durations tell the median
+MAX_TIMED_CLIPS = 2000  # clips whose durations give the median
 
 
 def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
@@ -172,9 +172,9 @@ def verify_store(store: EventStore) -> int:
         if (found := file_checksum(path)) != entry.sha256:
             raise DataError.expected("sha256", f"{entry.sha256[:12]}…", f"{found[:12]}…", path=path, hint=HINT)
         total += len(store.open_shard(number))
-    places = sorted(zip(clips.shard, clips.at, clips.events, strict=True))
+    spans = sorted(zip(clips.shard, clips.at, clips.events, strict=True))
     ends: dict[int, int] = {}
-    for shard, at, count in places:
+    for shard, at, count in spans:
         if at != ends.get(shard, 0) or count < 1:
             where = store.folder / INDEX
             raise DataError.expected("clips.at", "clips one after the other", "overlaps or gaps", path=where, hint=HINT)

@@ -40,9 +40,7 @@ class TrainingData:
         self.classes = store.classes
         self.extra = tuple(_open_extra(text, self) for text in data.extra)
         if unknown := [name for name in data.first if name not in self.classes]:
-            raise ConfigError(
-                f"data.first: expected some of {', '.join(self.classes)}, got {unknown[0]!r}", field="data.first"
-            )
+            raise ConfigError.expected("data.first", f"some of {', '.join(self.classes)}", repr(unknown[0]))
 
     @cached_property
     def train(self) -> Clips:
@@ -52,7 +50,7 @@ class TrainingData:
         clips = Clips([events for events, _ in pairs], [labels for _, labels in pairs], self.settings)
         for name in self.settings.first:
             if self.classes.index(name) not in clips.labels:
-                raise DataError(f"data.first: expected classes with training clips, got {name!r}", field="data.first")
+                raise DataError.expected("data.first", "classes with training clips", repr(name))
         return clips
 
     @cached_property
@@ -127,7 +125,7 @@ def open_data(data: DataSettings) -> TrainingData:
         partition = store.partitions[0] if data.partition is None else data.partition
         members = folds_of(store, partition, data.folds, data.fold)
     elif data.fold:
-        raise ConfigError(f"data.fold: expected 0 without data.folds, got {data.fold}", field="data.fold")
+        raise ConfigError.expected("data.fold", "0 without data.folds", data.fold)
     else:
         train = load_dataset(data.dataset, root, TRAIN, partition=data.partition, store_key=data.store)
         store, partition = train.store, train.partition
@@ -137,11 +135,7 @@ def open_data(data: DataSettings) -> TrainingData:
         members[VALIDATION] = members[VALIDATION][:0]
     for part in (TRAIN, TEST):  # fail now rather than after training
         if not len(members[part]):
-            raise DataError(
-                f"{store.folder}: {part}: expected clips of {data.dataset} ({partition}), got none",
-                field=part,
-                path=store.folder,
-            )
+            raise DataError.expected(part, f"clips of {data.dataset} ({partition})", "none", path=store.folder)
     return TrainingData(with_grid(data, store.sensor_size), root, store, partition, members)
 
 
@@ -161,11 +155,8 @@ def _check_prepared(name: str, root: Path) -> None:
     if not there:
         command = f"ripe sim make {name} --out {root}" if simulated else f"ripe data prepare {name} --root {root}"
         command += " --test-share 0.2" * (name == "folder")
-        raise DataError(
-            f"{root}: expected a prepared {name}, got none; run `{command}` first, or set data.root",
-            field="data.root",
-            path=root,
-        )
+        hint = f"run `{command}` first, or set data.root"
+        raise DataError.expected("data.root", f"a prepared {name}", "none", path=root, hint=hint)
 
 
 def _open_extra(text: str, data: TrainingData) -> ExtraDataset:
@@ -175,21 +166,19 @@ def _open_extra(text: str, data: TrainingData) -> ExtraDataset:
     name in all datasets but a user's own folders.
     """
 
-    def refuse(kind: type[ConfigError | DataError], expected: str, got: str = repr(text)) -> ConfigError | DataError:
-        return kind(f"data.extra: expected {expected}, got {got}", field="data.extra")
-
     name, _, folder = text.partition("=")
     if not name or not folder:
-        raise refuse(ConfigError, "DATASET=ROOT")
+        raise ConfigError.expected("data.extra", "DATASET=ROOT", repr(text))
     root = Path(folder)
     _check_prepared(name, root)
     events = load_dataset(name, root, TRAIN)
     if events.store.key == data.store.key:
-        raise refuse(ConfigError, "another dataset than the run's own")
+        raise ConfigError.expected("data.extra", "another dataset than the run's own", repr(text))
     if sorted(events.classes) != sorted(data.classes):
         only_one = sorted(set(events.classes) ^ set(data.classes))[0]
-        expected = f"the {len(data.classes)} classes of {data.store.name}"
-        raise refuse(DataError, expected, f"{len(events.classes)} of {text!r} ({only_one!r} is in only one of them)")
+        wanted = f"the {len(data.classes)} classes of {data.store.name}"
+        got = f"{len(events.classes)} of {text!r} ({only_one!r} is in only one of them)"
+        raise DataError.expected("data.extra", wanted, got)
     if not data.settings.validation:
         parts = [events.store.members(events.partition, part) for part in (TRAIN, VALIDATION)]
         events = EventDataset(events.store, events.partition, TRAIN, np.sort(np.concatenate(parts)))

@@ -67,10 +67,17 @@ def column_order(table: NDArray[Any]) -> str:
 
 @dataclass
 class ColumnConverter:
-    """Converts columns to events. The time unit is decided on the first chunk."""
+    """Converts columns to events. The time unit and the order of unnamed columns are decided on the first chunk."""
 
     source: EventSource
     time_unit: str | None = None
+    order: Sequence[str] | None = None  # of the columns of a table
+
+    def convert_rows(self, table: NDArray[Any], start: int) -> Events:
+        """Convert the rows [n, columns] of a table; `start` is the index of the first."""
+        self.order = self.order or column_order(table)
+        self.source.metadata["columns"] = "".join(self.order)
+        return self({name: table[:, self.order.index(name)] for name in "xytp"}, start)
 
     def __call__(self, columns: Mapping[str, NDArray[Any]], start: int) -> Events:
         """Convert one chunk; `start` is the index of its first event, for error messages."""

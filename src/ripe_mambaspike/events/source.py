@@ -121,10 +121,10 @@ class WrappingClock:
         return raw + offsets, WrappingClock(self.period, final, int(offsets[-1]))
 
 
-def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
+def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[Any]:
     """The value valid at each position: `values[0]` before the first change, `values[1 + i]` from change i on."""
-    bounds = np.searchsorted(places, changed_at)
-    counts = np.diff(bounds, prepend=0, append=len(places))
+    bounds = np.searchsorted(positions, changed_at)
+    counts = np.diff(bounds, prepend=0, append=len(positions))
     return np.repeat(values, counts)
 
 

@@ -15,6 +15,7 @@ from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.modified import Modification, module_modification
 from ripe_mambaspike.nn.state import State
+from ripe_mambaspike.ops.cpp.memory_hash import MemoryHash
 
 
 class Output(NamedTuple):
@@ -39,16 +40,30 @@ class FrontEnd(NamedTuple):
     observed: dict[str, Tensor]  # what was requested, by the module's name
 
 
+class PreparedPlan(NamedTuple):
+    """Prepared weights and what they were made from."""
+
+    tensors: list[Tensor]  # all parameters and buffers
+    versions: list[int]  # their identities, version counters and addresses
+    contents: MemoryHash | None  # on the CPU
+    plan: Any
+
+    def is_current(self, versions: list[int], full_check: bool) -> bool:
+        same = self.versions == versions
+        return same and (self.contents is None or self.contents.is_unchanged(full=full_check))
+
+
 class PreparedWeights:
     """Weights prepared for the fused operators, by device, dtype and kind of kernels.
 
     An entry is valid as long as every parameter and buffer is the same tensor, with the same version and address
-    (see `models.fused.prepared_plan`). Changes through `tensor.data` do not change the version: call `model.eval()`
-    after them, which drops all entries, as `model.train()` and `model.to()` do.
+    (see `models.fused.prepared_plan`). Changes through `tensor.data` do not change the version. On the CPU a hash of
+    the memory notices them: of whole tensors always, of single numbers if the input is not small. On a GPU call
+    `model.eval()` after them, which drops all entries, as `model.train()` and `model.to()` do.
     """
 
     def __init__(self) -> None:
-        self.entries: dict[Any, tuple[list[Tensor], list[int], Any]] = {}
+        self.entries: dict[Any, PreparedPlan] = {}
         self.graphs = RecordedPasses()  # of small inputs, on a GPU
 
     def clear(self) -> None:

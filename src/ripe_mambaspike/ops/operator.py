@@ -134,6 +134,13 @@ class Operator:
     def forward(self, i: Any) -> Any:
         """Run the operator with the implementation for its device."""
         kind = self._kind(i)
+        rows = getattr(getattr(i, "initial_state", None), "rows", getattr(i, "state_rows", None))
+        if rows is not None and (kind != "native" or i.output_final_state):
+            raise InputError(
+                f"state_rows: expected the C++ operators, which update the state in place and return none, got {kind} "
+                f"operators and output_final_state={i.output_final_state}",
+                field="state_rows",
+            )
         if kind != "plain":
             return implementation(kind, self.folder, self.name)(i)
         return _as_operator_outputs(self.reference(i), self.fake(i))
@@ -276,7 +283,7 @@ def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> 
     """
     if table is None:
         return None
-    if len(table) == 1:
+    if table.shape[0] == 1:
         return table.expand(steps, -1).contiguous()
     if isinstance(first_step, Tensor):
         if steps == 1:

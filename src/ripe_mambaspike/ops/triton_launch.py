@@ -57,7 +57,7 @@ def neuron_state(
     scale: Tensor | None, state: Sequence[Tensor | None] | None, finals: Sequence[Tensor], suffix: str = ""
 ) -> dict[str, Any]:
     """The kernel arguments for a neuron's initial and final state, and whether its norm differs between samples."""
-    tensors = (*contiguous(*(state or (None, None, None))), *(one if one.numel() else None for one in finals))
+    tensors = (*contiguous(*(state or (None,) * 3)[:3]), *(one if one.numel() else None for one in finals))
     names = ("membrane", "membrane_imag", "last_spikes", "final_membrane", "final_imag", "final_spikes")
     found = {f"{name}{suffix}": one for name, one in zip(names, tensors, strict=True)}
     return {"PER_SAMPLE": scale is not None and scale.ndim == 3, **found}

@@ -84,7 +84,7 @@ def log_charts(run: RunData) -> dict[str, Any]:
             else:
                 series.append(Series(line.name, column, line.tone, line.dashed))
         if series:
-            shown = {"x_name": "epoch", "note": chart.note, "mark": _picked_epoch(run), **chart.options}
+            shown = {"x_name": "epoch", "note": chart.note, "mark": _selected_epoch(run), **chart.options}
             charts.append(line_chart(chart.title, _epochs(run), series, **shown))
     return {"curves": charts, "absent_columns": absent, "not_finite": _not_finite(run), "epochs": run.epochs}
 
@@ -95,7 +95,7 @@ def rate_charts(run: RunData, observed: Observed) -> dict[str, Markup]:
     if logged := run.numbered("rate"):
         series = _layers(_named(logged))
         over_epochs = line_chart(
-            "Over the epochs", _epochs(run), series, x_name="epoch", percent=True, low=0, mark=_picked_epoch(run)
+            "Over the epochs", _epochs(run), series, x_name="epoch", percent=True, low=0, mark=_selected_epoch(run)
         )
     if observed.rates:
         steps = [float(step) for step in range(1, len(observed.rates[0][1]) + 1)]
@@ -121,7 +121,7 @@ def filter_charts(run: RunData, model: Model | None) -> dict[str, Any]:
     if run.epochs > 1 and (lambdas := run.numbered("tdm")):
         over_epochs = line_chart(
             "Mean |λ| over the epochs", _epochs(run), _layers(_named(lambdas)), x_name="epoch", low=0,
-            mark=_picked_epoch(run),
+            mark=_selected_epoch(run),
         )  # fmt: skip
     filters = {
         "histograms": [histogram(name, values, reach, 1 + index // 2) for index, (name, values) in enumerate(found)],
@@ -165,9 +165,9 @@ def _epochs(run: RunData) -> list[float]:
     return [float(index) for index in range(1, run.epochs + 1)]
 
 
-def _picked_epoch(run: RunData) -> tuple[float, str] | None:
+def _selected_epoch(run: RunData) -> tuple[float, str] | None:
     epoch = finite_or_none(run.result.get("epoch"))
-    return None if epoch is None or run.epochs < 2 else (epoch, "picked")
+    return None if epoch is None or run.epochs < 2 else (epoch, "selected")
 
 
 def _not_finite(run: RunData) -> str:

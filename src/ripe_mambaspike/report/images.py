@@ -1,8 +1,7 @@
 """Event frames and attention maps as small PNG files inside the page."""
 
 import base64
-import struct
-import zlib
+import io
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +16,11 @@ LEVELS = 255
 
 def png(image: NDArray[np.uint8]) -> bytes:
     """An image [H, W, 3 or 4] as a PNG file."""
-    height, width, channels = image.shape
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, {3: 2, 4: 6}[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
-    body = (struct.pack(">I", len(d)) + kind + d + struct.pack(">I", zlib.crc32(kind + d)) for kind, d in chunks)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def data_uri(image: NDArray[np.uint8]) -> str:

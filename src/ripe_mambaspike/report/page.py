@@ -25,7 +25,7 @@ SECTIONS = {
     "confusion": "Confusion",
     "classes": "Classes",
     "samples": "Samples",
-    "account": "Account",
+    "account": "Cost",
     "recipe": "Recipe",
     "log": "Log",
 }

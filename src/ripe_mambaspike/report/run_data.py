@@ -3,27 +3,23 @@
 import csv
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular
+from ripe_mambaspike.models.accuracy import ClassAccuracy
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.pretrained import from_pretrained
 
+T = TypeVar("T")
 RUN_FILES = ("recipe.yaml", "log.csv", "result.json", "best")
 
 Column = list[float | None]  # one value an epoch: None where the cell is empty, nan where it holds no number
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """The score of one class."""
-
-    name: str
-    n: int
-    correct: int
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class RunData:
     log: dict[str, Column]  # columns in the file's order
     result: dict[str, Any]
     classes: list[str]  # names, as far as they are known
-    scores: list[ClassScore]
+    scores: list[ClassAccuracy]
     confusion: list[list[int]]  # [true][predicted]
     model: Model | None
     notes: dict[str, str] = field(default_factory=dict)  # file → why it is missing
@@ -68,57 +64,54 @@ def read_run(folder: Path) -> RunData:
     if not any((folder / piece).exists() for piece in RUN_FILES):
         raise InputError(f"{folder}: expected a run folder with {', '.join(RUN_FILES)}, got none of them", path=folder)
     notes: dict[str, str] = {}
-    recipe = _read_text(folder / "recipe.yaml", notes)
-    log = _read_log(folder / "log.csv", notes)
-    result = _read_json(folder / "result.json", notes)
-    labels = _read_json(folder / "best" / "labels.json", notes)
-    scores = _scores(result.get("per_class"))
-    classes = _names(labels.get("classes")) or [score.name for score in scores]
-    return RunData(
-        folder, recipe, log, result, classes, scores, _confusion(result.get("confusion")), _model(folder, notes), notes
-    )
+    recipe: str | None = _read(folder / "recipe.yaml", str, None, notes)
+    log: dict[str, Column] = _read(folder / "log.csv", _parse_log, {}, notes)
+    result: dict[str, Any] = _read(folder / "result.json", _parse_object, {}, notes)
+    labels = _read(folder / "best" / "labels.json", _parse_object, {}, notes)
+    scores = _converted(result.get("per_class"), list[ClassAccuracy])
+    scores = scores if all(score.correct <= score.n for score in scores) else []
+    confusion = _converted(result.get("confusion"), list[list[Annotated[int, msgspec.Meta(ge=0)]]])
+    confusion = confusion if all(len(row) == len(confusion) for row in confusion) else []
+    names = labels.get("classes")
+    classes = [str(name) for name in names] if isinstance(names, list) else [score.name for score in scores]
+    return RunData(folder, recipe, log, result, classes, scores, confusion, _model(folder, notes), notes)
 
 
-def _read_text(path: Path, notes: dict[str, str]) -> str | None:
+def _read(path: Path, parse: Callable[[str], Any], missing: Any, notes: dict[str, str]) -> Any:
+    """The parsed text of a file; `missing`, and a note, where it cannot be read."""
     try:
-        return read_regular(path, MAX_JSON_BYTES).decode("utf-8", errors="replace")
+        return parse(read_regular(path, MAX_JSON_BYTES).decode("utf-8", errors="replace"))
+    except FileNotFoundError:
+        problem = "is not there"
     except OSError as error:
-        absent = isinstance(error, FileNotFoundError)
-        notes[path.name] = f"{path.name} {'is not there' if absent else f'cannot be read ({error.strerror})'}."
-        return None
+        problem = f"cannot be read ({error.strerror})"
+    except (ValueError, RecursionError, csv.Error):
+        problem = "cannot be read: it is damaged"
+    except _EmptyFileError as error:
+        problem = str(error)
+    notes[path.name] = f"{path.name} {problem}."
+    return missing
 
 
-def _read_json(path: Path, notes: dict[str, str]) -> dict[str, Any]:
-    text = _read_text(path, notes)
-    if text is None:
-        return {}
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        notes[path.name] = f"{path.name} cannot be read: it is damaged or no JSON."
-        return {}
+class _EmptyFileError(Exception):
+    """A file without the content that is needed."""
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    document = json.loads(text)
     if not isinstance(document, dict):
-        notes[path.name] = f"{path.name} holds no JSON object."
-        return {}
+        raise _EmptyFileError("holds no JSON object")
     return document
 
 
-def _read_log(path: Path, notes: dict[str, str]) -> dict[str, Column]:
-    text = _read_text(path, notes)
-    if text is None:
-        return {}
-    try:
-        rows = [row for row in csv.reader(text.replace("\0", "").splitlines()) if any(cell.strip() for cell in row)]
-    except csv.Error:
-        notes[path.name] = "log.csv cannot be read: it is damaged."
-        return {}
+def _parse_log(text: str) -> dict[str, Column]:
+    rows = [row for row in csv.reader(text.replace("\0", "").splitlines()) if any(cell.strip() for cell in row)]
     if len(rows) < 2:
-        notes[path.name] = "log.csv holds no epoch yet."
-        return {}
+        raise _EmptyFileError("holds no epoch yet")
     header = [name.strip() for name in rows[0]]
     return {
-        name: [_cell(row[place]) if place < len(row) else None for row in rows[1:]]
-        for place, name in enumerate(header)
+        name: [_cell(row[index]) if index < len(row) else None for row in rows[1:]]
+        for index, name in enumerate(header)
         if name
     }
 
@@ -132,41 +125,20 @@ def _cell(text: str) -> float | None:
         return math.nan
 
 
-def _names(value: Any) -> list[str]:
-    return [str(name) for name in value] if isinstance(value, list) else []
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _scores(value: Any) -> list[ClassScore]:
-    """All classes, or none where one of them cannot be read."""
-    scores = []
-    for index, entry in enumerate(value if isinstance(value, list) else []):
-        if not isinstance(entry, dict):
-            return []
-        n, correct = entry.get("n", -1), entry.get("correct", -1)
-        if not (_is_count(n) and _is_count(correct) and correct <= n):
-            return []
-        scores.append(ClassScore(str(entry.get("name", f"class {index}")), n, correct))
-    return scores
-
-
-def _confusion(value: Any) -> list[list[int]]:
-    """A square of counts, or nothing."""
-    if not isinstance(value, list) or not value:
+def _converted(value: Any, kind: type[list[T]]) -> list[T]:
+    """The value as a list of this kind; empty where it is something else."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
         return []
-    fits = all(isinstance(row, list) and len(row) == len(value) and all(map(_is_count, row)) for row in value)
-    return value if fits else []
 
 
 def _model(folder: Path, notes: dict[str, str]) -> Model | None:
     if not (folder / "best").is_dir():
-        notes["best"] = "The folder best, with the picked network, is not there."
+        notes["best"] = "The folder best, with the selected network, is not there."
         return None
     try:
         return from_pretrained(folder / "best")
     except (RipeError, OSError) as error:
-        notes["best"] = f"The picked network cannot be loaded: {error}."
+        notes["best"] = f"The selected network cannot be loaded: {error}."
         return None

@@ -30,7 +30,7 @@ class CapturedStep:
     ) -> None:
         for x, _ in batches:
             if not x.is_cuda:
-                raise InputError(f"x: expected a batch on a CUDA device, got one on {x.device}", field="x")
+                raise InputError.expected("x", "a batch on a CUDA device", f"one on {x.device}")
         require_unmodified(model, "capture_step")
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
         self._model, self._optimizer = model, optimizer
@@ -59,7 +59,7 @@ class CapturedStep:
         """Run one step; without batches, on the last ones again. The next call overwrites the returned terms."""
         if batches and [x.shape for x, _ in batches] != [x.shape for x, _ in self.batches]:
             shapes, wanted = ([tuple(x.shape) for x, _ in group] for group in (batches, self.batches))
-            raise InputError(f"batches: expected the captured shapes {wanted}, got {shapes}", field="batches")
+            raise InputError.expected("batches", f"the captured shapes {wanted}", shapes)
         for held, given in zip(self.batches, batches, strict=False):
             for mine, theirs in zip(held, given, strict=True):
                 mine.copy_(theirs)

@@ -88,11 +88,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         with atomic_write(path) as file:
             file.write(packed)
     except OSError as error:
-        raise DataError(
-            f"{path}: expected a file that can be written, got {error.strerror or error}; earlier checkpoints "
-            "are intact: free some disk space and resume",
-            path=path,
-        ) from error
+        hint = "earlier checkpoints are intact: free some disk space and resume"
+        raise DataError.expected("checkpoint", "a file that can be written", error, path=path, hint=hint) from error
     files = _listed(folder)
     written = files.index(path)
     for other in (*files[: max(0, written + 1 - KEPT_FILES)], *files[written + 1 :]):
@@ -117,13 +114,10 @@ def last_checkpoint(folder: Path, check: Check = lambda _: None, max_bytes: int 
             continue
         return found
     if files:
-        raise DataError(f"{folder}: expected a checkpoint that can be read, got damaged ones only", path=folder)
+        raise DataError.expected("checkpoint", "one that can be read", "damaged ones only", path=folder)
     if earlier := sorted(folder.glob(EARLIER_NAME)):
-        raise DataError(
-            f"{earlier[-1]}: expected a checkpoint of version {VERSION}, got one of an earlier version; finish the run "
-            "with the version that began it, or start again with another --out",
-            path=earlier[-1],
-        )
+        hint = "finish the run with the version that began it, or start again with another --out"
+        raise DataError.expected("version", str(VERSION), "an earlier one", path=earlier[-1], hint=hint)
     return None
 
 

@@ -81,4 +81,4 @@ def _expect(field: str, value: int, least: int, most: int) -> None:
 
 
 def _mismatch(field: str, expected: str, got: object) -> InputError:
-    return InputError(f"{field}: expected {expected}, got {got}", field=field)
+    return InputError.expected(field, expected, got)

@@ -86,10 +86,10 @@ def processes_from_environment() -> Processes:
         return SINGLE_PROCESS
     rank = _variable("RANK", None)
     if rank >= world:
-        raise ConfigError(f"RANK: expected an int below WORLD_SIZE ({world}), got {rank}", field="RANK")
+        raise ConfigError.expected("RANK", f"an int below WORLD_SIZE ({world})", rank)
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
-            raise ConfigError(f"{name}: expected a value, as torchrun sets it, got none", field=name)
+            raise ConfigError.expected(name, "a value, as torchrun sets it", "none")
     return Processes(rank, world)
 
 
@@ -102,10 +102,7 @@ def process_group(processes: Processes, device: str) -> Iterator[None]:
     if device == "cuda":
         index, there = _variable("LOCAL_RANK", None), torch.cuda.device_count()
         if index >= there:
-            raise ConfigError(
-                f"LOCAL_RANK: expected an int below the number of CUDA devices ({there}), got {index}",
-                field="LOCAL_RANK",
-            )
+            raise ConfigError.expected("LOCAL_RANK", f"an int below the number of CUDA devices ({there})", index)
         torch.cuda.set_device(index)
     try:
         dist.init_process_group(BACKENDS[device], rank=processes.rank, world_size=processes.world)
@@ -156,9 +153,7 @@ def _variable(name: str, default: int | None, least: int = 0) -> int:
     if given is None and default is not None:
         return default
     if given is None or not given.isdecimal() or int(given) < least:
-        raise ConfigError(
-            f"{name}: expected an int of at least {least}, as torchrun sets it, got {given!r}", field=name
-        )
+        raise ConfigError.expected(name, f"an int of at least {least}, as torchrun sets it", repr(given))
     return int(given)
 
 

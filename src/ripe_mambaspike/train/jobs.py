@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult, read_result
@@ -21,8 +20,7 @@ POLL_SECONDS = 1.0
 FILE_SYSTEM_SECONDS = 10.0  # until a file written on another machine is visible
 
 
-@dataclass(frozen=True)
-class SeedRun:
+class SeedRun(NamedTuple):
     """One training run of a group."""
 
     seed: int
@@ -39,8 +37,7 @@ class SeedRun:
         return self.folder.parent / "logs" / f"{self.name}.txt"
 
 
-@dataclass(frozen=True)
-class RunOutcome:
+class RunOutcome(NamedTuple):
     """The result of a run, or the reason why there is none."""
 
     run: SeedRun
@@ -54,7 +51,7 @@ Report = Callable[[RunOutcome], None]
 
 
 def run_local(commands: Sequence[Command], jobs: int, report: Report) -> list[RunOutcome]:
-    """Run the commands, `num_jobs` at once; a failed one does not affect the others. Ctrl-C stops all."""
+    """Run the commands, `jobs` at once; a failed one does not affect the others. Ctrl-C stops all."""
     begun: list[subprocess.Popen[bytes]] = []
     lock, stopping = threading.Lock(), threading.Event()
 
@@ -123,12 +120,12 @@ class SlurmTask:
 def slurm_parameters(words: Sequence[str]) -> dict[str, Any]:
     """`PARTITION [key=value …]` as submitit takes them."""
     if not words or "=" in words[0]:
-        raise ConfigError("--slurm: expected PARTITION [key=value …], got no partition", field="--slurm")
+        raise ConfigError.expected("--slurm", "PARTITION [key=value …]", "no partition")
     parameters: dict[str, Any] = {**SLURM_DEFAULTS, "slurm_partition": words[0]}
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals or not key or not value:
-            raise ConfigError(f"--slurm: expected key=value, such as timeout_min=600, got {word!r}", field="--slurm")
+            raise ConfigError.expected("--slurm", "key=value, such as timeout_min=600", repr(word))
         parameters[key] = int(value) if value.isascii() and value.isdigit() else value
     return parameters
 
@@ -138,17 +135,14 @@ def slurm_executor(folder: Path, parameters: dict[str, Any]) -> Any:
     try:
         submitit = import_module("submitit")  # extra `train`
     except ImportError as error:
-        raise InputError(
-            "--slurm: expected submitit, got none; pip install 'ripe-mambaspike[train]'", field="--slurm"
-        ) from error
+        hint = "pip install 'ripe-mambaspike[train]'"
+        raise InputError.expected("--slurm", "submitit", "none", hint=hint) from error
     try:
         executor = submitit.AutoExecutor(folder / "slurm", cluster=CLUSTER)
         executor.update_parameters(**parameters)
     except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(
-            f"--slurm: expected a cluster that takes these options, got: {reason}", field="--slurm"
-        ) from error
+        raise InputError.expected("--slurm", "a cluster that takes these options", f"the error: {reason}") from error
     return executor
 
 

@@ -16,10 +16,8 @@ def create_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
     sizes = {"num_classes": len(classes), "time_steps": data.time_steps, "in_size": resolved_grid(data)}
     model = create_model(recipe.model.name, seed=recipe.run.seed, **{**sizes, **recipe.model.fields})
     if not isinstance(model, RipeMambaSpike):
-        raise ConfigError(
-            f"model.name: expected a RIPE-MambaSpike, which has both forward passes, got {recipe.model.name!r}",
-            field="model.name",
-        )
+        expected = "a RIPE-MambaSpike, which has both forward passes"
+        raise ConfigError.expected("model.name", expected, repr(recipe.model.name))
     return model
 
 

@@ -48,7 +48,7 @@ class LossTerms(NamedTuple):
 def relaxed_weight(epoch: int, epochs: int) -> float:
     """Share of the relaxed pass in the loss: from 1/2 down to 1/10, linear in the epoch (counted from 0)."""
     if epochs < 1 or not 0 <= epoch < epochs:
-        raise ConfigError(f"epoch: expected an int from 0 to {max(1, epochs) - 1}, got {epoch}", field="epoch")
+        raise ConfigError.expected("epoch", f"an int from 0 to {max(1, epochs) - 1}", epoch)
     return max(MIN_RELAXED_SHARE, FIRST_RELAXED_SHARE * (1 - epoch / epochs))
 
 
@@ -106,8 +106,5 @@ def _check_targets(logits: Tensor, targets: Tensor) -> None:
     batch, _, classes = logits.shape
     wanted = (batch, classes) if targets.is_floating_point() else (batch,)
     if tuple(targets.shape) != wanted:
-        raise InputError(
-            f"targets: expected class indices ({batch},) or probabilities ({batch}, {classes}), got {targets.dtype} of "
-            f"shape {tuple(targets.shape)}",
-            field="targets",
-        )
+        expected = f"class indices ({batch},) or probabilities ({batch}, {classes})"
+        raise InputError.expected("targets", expected, f"{targets.dtype} of shape {tuple(targets.shape)}")

@@ -102,7 +102,7 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         if path not in known and not inside:
             raise _unknown_field(path)
         if clash := [one for one in seen if f"{one}.".startswith(f"{path}.") or f"{path}.".startswith(f"{one}.")]:
-            raise ConfigError(f"{path}: expected one value, got a second one after {clash[0]}", field=path)
+            raise ConfigError.expected(path, "one value", f"a second one after {clash[0]}")
         seen.append(path)
         value = parse_yaml(text, path)
         if path in TEXT_FIELDS and isinstance(value, int | float):
@@ -257,11 +257,7 @@ def _text_of(name: str | Path) -> str:
     if not _is_path(name):
         names = list_recipes()
         if name not in names:
-            hint = _nearest(str(name), names)
-            raise ConfigError(
-                f"recipe: expected one of {', '.join(names)}, or a .yaml file, got {short_repr(name)}{hint}",
-                field="recipe",
-            )
+            _refuse("recipe", f"one of {', '.join(names)}, or a .yaml file", name, _nearest(str(name), names))
         return (resources.files("ripe_mambaspike") / "recipes" / f"{name}.yaml").read_text("utf-8")
     path = Path(name)
     try:

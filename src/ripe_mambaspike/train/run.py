@@ -37,10 +37,8 @@ def train(
     with lock_folder(folder, processes), run_threads(recipe.run.threads):
         begun = (folder / RECIPE_FILE).exists() or (folder / CHECKPOINTS).exists()
         if begun and not resume:
-            raise DataError(
-                f"{folder}: expected an empty folder, got a run; use --resume auto to continue it, or another --out",
-                path=folder,
-            )
+            hint = "use --resume auto to continue it, or another --out"
+            raise DataError.expected("folder", "an empty one", "one with a run", path=folder, hint=hint)
         if (folder / RECIPE_FILE).exists():
             saved = load_recipe(folder / RECIPE_FILE)
             recipe = with_grid_of(recipe, saved)

@@ -34,9 +34,7 @@ def lock_folder(folder: Path, processes: Processes) -> Iterator[None]:
     try:
         make_folder(folder)
     except OSError as error:
-        raise DataError(
-            f"{folder}: expected a folder that can be made, got {error.strerror or error}", path=folder
-        ) from error
+        raise DataError.expected("folder", "one that can be made", error, path=folder) from error
     if processes.is_first and os.access(folder, os.W_OK):
         with locked(folder / LOCK_FILE, f"{folder} is in use by another run"):
             for inner, names in WRITTEN_FILES.items():

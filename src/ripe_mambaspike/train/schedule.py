@@ -18,9 +18,7 @@ def learning_rate(recipe: Recipe, epoch: int, steps_per_epoch: int, global_step:
     if schedule.warmup_steps:
         first, last = epoch * steps_per_epoch + 1, (epoch + 1) * steps_per_epoch
         if global_step is not None and not first - 1 <= global_step <= last:  # the last of the epoch before begins it
-            raise InputError(
-                f"global_step: expected {first} to {last} in epoch {epoch}, got {global_step}", field="global_step"
-            )
+            raise InputError.expected("global_step", f"{first} to {last} in epoch {epoch}", global_step)
         warm, now, end = schedule.warmup_steps, last, schedule.epochs * steps_per_epoch
         if global_step is not None and global_step <= warm:
             now = global_step
@@ -40,7 +38,7 @@ def batches_per_epoch(clips: int, recipe: Recipe, processes: int = 1) -> int:
     """Batches per epoch over all processes; the last one may be smaller."""
     for name, value in (("clips", clips), ("processes", processes)):
         if value < 1:
-            raise InputError(f"{name}: expected an int of at least 1, got {value}", field=name)
+            raise InputError.expected(name, "an int of at least 1", value)
     return -(-clips // (recipe.schedule.batch_size * processes))
 
 
@@ -51,4 +49,4 @@ def steps_per_epoch(clips: int, recipe: Recipe, processes: int = 1) -> int:
 
 def _check_epoch(recipe: Recipe, epoch: int) -> None:
     if not 0 <= epoch < recipe.schedule.epochs:
-        raise InputError(f"epoch: expected 0 to {recipe.schedule.epochs - 1}, got {epoch}", field="epoch")
+        raise InputError.expected("epoch", f"0 to {recipe.schedule.epochs - 1}", epoch)

@@ -189,12 +189,4 @@ def write_summary(out: Path, summary: SeedSummary) -> None:
             with atomic_write(out / name) as file:
                 file.write(content.encode("utf-8", "replace"))
     except OSError as error:
-        raise unwritable(out, error) from error
-
-
-def unwritable(folder: Path, error: OSError) -> InputError:
-    return InputError(
-        f"--out: expected a folder that can be written, got {folder} ({error.strerror or error})",
-        field="--out",
-        path=folder,
-    )
+        raise InputError.expected("--out", "a folder that can be written", error, path=out) from error

@@ -9,7 +9,7 @@ import msgspec
 from ripe_mambaspike.data.sets.registry import STORE
 from ripe_mambaspike.data.settings import root_of
 from ripe_mambaspike.data.store import current_key
-from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.errors import ConfigError, InputError, short_repr
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train import jobs
 from ripe_mambaspike.train.jobs import Report, RunOutcome, SeedRun
@@ -21,7 +21,6 @@ from ripe_mambaspike.train.seed_summary import (
     compare_groups,
     read_summary,
     summarize_seeds,
-    unwritable,
     write_summary,
 )
 
@@ -70,7 +69,10 @@ def train_seeds(
     ended = {run: finished_result(run, recipes[run]) for run in runs}
     commands = [(run, train_command(recipe, run, [*words[run], *pinned])) for run in runs if ended[run] is None]
     executor = jobs.slurm_executor(out, jobs.slurm_parameters(slurm)) if slurm and commands else None
-    _make_folder(out / "logs")
+    try:
+        (out / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError.expected("--out", "a folder that can be written", error, path=out) from error
     if executor is None:
         made = jobs.run_local(commands, num_jobs or 1, report)
     else:
@@ -89,7 +91,7 @@ def parse_seeds(text: str) -> list[int]:
     """`0-4`, `0,2,7` or `3`."""
 
     def wrong(expected: str) -> ConfigError:
-        return ConfigError(f"--seeds: expected {expected}, got {text[:60]!r}", field="--seeds")
+        return ConfigError.expected("--seeds", expected, short_repr(text))
 
     words = text.split("-") if "-" in text else text.split(",")
     if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
@@ -109,13 +111,11 @@ def parse_seeds(text: str) -> list[int]:
 def _check_options(settings: Sequence[str], num_jobs: int | None, slurm: Sequence[str]) -> None:
     for setting in settings:
         if (name := setting.partition("=")[0].strip()) in CHOSEN_FIELDS:
-            raise ConfigError(
-                f"{name}: expected no setting, since --seeds and --folds set it, got {setting!r}", field=name
-            )
+            raise ConfigError.expected(name, "no setting, since --seeds and --folds set it", repr(setting))
     if num_jobs is not None and not 1 <= num_jobs <= MAX_JOBS:
-        raise ConfigError(f"--jobs: expected an int from 1 to {MAX_JOBS}, got {num_jobs}", field="--jobs")
+        raise ConfigError.expected("--jobs", f"an int from 1 to {MAX_JOBS}", num_jobs)
     if num_jobs is not None and slurm:
-        raise ConfigError("--jobs: expected either --jobs or --slurm, got both", field="--jobs")
+        raise ConfigError.expected("--jobs", "either --jobs or --slurm", "both")
 
 
 def plan_runs(seeds: Sequence[int], folds: int | None, out: Path) -> list[SeedRun]:
@@ -123,7 +123,7 @@ def plan_runs(seeds: Sequence[int], folds: int | None, out: Path) -> list[SeedRu
     if folds is None:
         return [SeedRun(seed, None, out / f"seed-{seed}") for seed in seeds]
     if folds < 2:
-        raise ConfigError(f"--folds: expected an int of at least 2, got {folds}", field="--folds")
+        raise ConfigError.expected("--folds", "an int of at least 2", folds)
     return [SeedRun(seed, fold, out / f"seed-{seed}-fold-{fold}") for seed in seeds for fold in range(folds)]
 
 
@@ -163,10 +163,3 @@ def finished_result(run: SeedRun, recipe: Recipe) -> TrainingResult | None:
             path=path,
         )
     return result
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error

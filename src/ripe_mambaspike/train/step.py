@@ -47,7 +47,7 @@ class StepSettings:
 
     def __post_init__(self) -> None:
         if self.passes not in (1, 2):
-            raise ConfigError(f"passes: expected 1 (hard) or 2 (hard and relaxed), got {self.passes!r}", field="passes")
+            raise ConfigError.expected("passes", "1 (hard) or 2 (hard and relaxed)", self.passes)
 
 
 def compute_loss(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:

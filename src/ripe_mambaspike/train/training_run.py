@@ -94,20 +94,12 @@ class TrainingRun:
             return False
         document = found.document
         if document.processes != self.processes.world:  # the position in an epoch depends on it
-            raise ConfigError(
-                f"{self.folder}: processes: expected {document.processes}, as the run began, got "
-                f"{self.processes.world}",
-                field="processes",
-                path=self.folder,
-            )
+            expected = f"{document.processes}, as the run began"
+            raise ConfigError.expected("processes", expected, self.processes.world, path=self.folder)
         begun, here = [document.store, *document.extra_stores], self._stores()
         if begun != here:
-            raise DataError(
-                f"{self.folder}: store: expected {', '.join(begun)}, which the run began on, got {', '.join(here)}; "
-                "prepare the dataset as it was then",
-                field="store",
-                path=self.folder,
-            )
+            expected, hint = f"{', '.join(begun)}, which the run began on", "prepare the dataset as it was then"
+            raise DataError.expected("store", expected, ", ".join(here), path=self.folder, hint=hint)
         resume_threads(document.threads, self.callback.on_message)
         self.trainer.restore(found.tensors, document.state)
         self.rows, self.best, self.seconds = document.rows, document.best, document.seconds
@@ -193,9 +185,7 @@ class TrainingRun:
                 self.trainer.model.labels = self._labels(epoch)
                 save_pretrained(self.trainer.model, folder)
         except OSError as error:
-            raise WeightsError(
-                f"{path}: expected a folder that can be written, got {error.strerror or error}", path=path
-            ) from error
+            raise WeightsError.expected("network", "a folder that can be written", error, path=path) from error
 
     def _save_unfinished(self) -> None:
         """Save a usable network if a run stops before one was selected; a failure is only logged.

@@ -121,12 +121,12 @@ def test_trials_that_the_lists_leave_out_are_left_out():
 @pytest.mark.parametrize(
     ("found", "there", "partition"),
     [
-        (lambda: list_raw(RAW[:4]), "24 training and 0 test", "partition 1176-288 has 1176 and 288"),
-        (lambda: list_raw(rows=ROWS[:11]), "1,078 training and 264 test", "partition 1176-288 has 1176 and 288"),
+        (lambda: list_raw(RAW[:4]), "24 training and 0 test", "1176-288 cut has 1176 and 288"),
+        (lambda: list_raw(rows=ROWS[:11]), "1,078 training and 264 test", "1176-288 cut has 1176 and 288"),
         (
             lambda: list_dvsgesture(ROOT, ["a/user24_led/3.npy"]),
             "0 training and 1 test",
-            "partition 1077-264 has 1077 and 264",
+            "1077-264 cut has 1077 and 264",
         ),
     ],
     ids=["two trials", "a row less", "one array"],

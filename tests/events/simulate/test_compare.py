@@ -76,7 +76,7 @@ def test_polarities_are_two_planes():
     assert c.compare_recordings([on], [off], [0], SIZE, DURATION).image[0] < 0
 
 
-def test_the_image_forgives_time_and_the_sequence_does_not():
+def test_the_image_ignores_time_and_the_sequence_does_not():
     made = c.compare_recordings([one(4, 3, 0)], [one(4, 3, 99_999)], [0], SIZE, DURATION)
     assert made.image[0] == pytest.approx(1)
     assert made.sequence[0] < 0
@@ -132,13 +132,13 @@ def gaussian(seed, rows=400, columns=17, shift=0.0):
     return np.random.default_rng(seed).normal(shift, 1, (rows, columns))
 
 
-def test_told_apart_by_one_column():
+def test_separable_by_one_column():
     real, simulated = gaussian(0, 100), gaussian(1, 100)
     real[:, 4], simulated[:, 4] = np.linspace(0, 1, 100), np.linspace(1.5, 2, 100)
     assert c.separability(real, simulated) > 0.98
 
 
-def test_told_apart_by_what_only_two_columns_together_show():
+def test_separable_only_by_two_columns_together():
     common = 10 * gaussian(0, 200, 1)
     real = np.concatenate([common, common + 0.2 * gaussian(1, 200, 1)], 1)
     simulated = np.concatenate([common, common + 2 + 0.2 * gaussian(2, 200, 1)], 1)
@@ -146,23 +146,23 @@ def test_told_apart_by_what_only_two_columns_together_show():
     assert c.separability(real, simulated) > 0.98
 
 
-def test_one_distribution_is_not_told_apart():
+def test_one_distribution_is_not_separable():
     assert abs(c.separability(gaussian(0), gaussian(1)) - 0.5) < 0.06
 
 
-def test_as_often_right_as_the_best_rule():
+def test_accuracy_is_that_of_the_best_rule():
     # Two Gaussians one apart: half-way is right 69.1 % of the time.
     made = c.separability(gaussian(0, 4000, 1), gaussian(1, 4000, 1, 1.0))
     assert made == pytest.approx(0.691, abs=0.015)
 
 
-def test_identical_twins_are_chance_itself():
+def test_identical_twins_are_at_chance_level():
     # Whatever was learned, twins get one score, and it is right for one of them.
     rows = gaussian(3, 57)
     assert c.separability(rows, rows.copy()) == 0.5
 
 
-def test_twins_are_in_one_fold_and_every_pair_is_judged_once(monkeypatch):
+def test_twins_are_in_one_fold_and_every_pair_is_tested_once(monkeypatch):
     real, simulated = np.arange(23.0)[:, None], np.arange(23.0)[:, None]
     asked = []
 
@@ -181,7 +181,7 @@ def test_twins_are_in_one_fold_and_every_pair_is_judged_once(monkeypatch):
     assert sorted(held) == list(range(23))
 
 
-def test_what_is_judged_does_not_move_the_scale(monkeypatch):
+def test_held_out_rows_do_not_change_the_scale(monkeypatch):
     seen = []
     kept = c._standard
     monkeypatch.setattr(c, "_standard", lambda rows: seen.append(len(rows)) or kept(rows))
@@ -232,7 +232,7 @@ def perfect():
     return c.compare_recordings(real, real, [0, 0, 1, 1, 2, 2], SIZE, DURATION)
 
 
-def test_twins_of_themselves_miss_nothing():
+def test_identical_recordings_meet_every_target():
     made = perfect()
     assert c.unmet_targets(made) == []
     assert made.image == pytest.approx((1,) * 6)
@@ -263,7 +263,7 @@ def test_twins_of_themselves_miss_nothing():
         ({"events": c.RealSimulated(100, 80), "sequence": (0.7,)}, ["mean events", "sequence"]),
     ],
 )
-def test_each_number_is_held_to_its_own_limit(changes, names):
+def test_each_target_has_its_own_tolerance(changes, names):
     found = c.unmet_targets(replace(perfect(), **changes))
     assert len(found) == len(names)
     assert all(name in line for name, line in zip(names, found, strict=True))

@@ -126,7 +126,7 @@ def test_saved_and_loaded(tmp_path):
             load_calibration(tmp_path / name)
 
 
-def test_what_does_not_pair(pictures, recordings):
+def test_numbers_and_sizes_that_do_not_match(pictures, recordings):
     with raises(InputError, field="real", mentions=["48", "47"]):
         calibrate(recordings, pictures[1:], SIZE)
     with raises(InputError, field="events", mentions=["10×10 sensor"]):

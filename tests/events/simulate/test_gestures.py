@@ -213,7 +213,7 @@ def test_a_small_image_is_a_large_one_averaged(label):
     assert (difference > 0.1).float().mean() < 0.003
 
 
-def test_a_frame_does_not_depend_on_its_company():
+def test_a_frame_does_not_depend_on_the_batch():
     clips = [draw_clip(label, 9, "train") for label in LABELS]
     times = torch.arange(0, 1_500_000, 50_000)
     together = render(clips, times, (32, 32))
@@ -233,7 +233,7 @@ def test_clips_painted_together_look_as_they_do_alone(labels):
     torch.testing.assert_close(group, render(clips, times, (32, 32)), rtol=1e-5, atol=1e-5)
 
 
-def test_nothing_asked_for_is_nothing_given():
+def test_empty_batches():
     clip = draw_clip(0, 0, "train")
     assert render([], torch.arange(3), (8, 8)).shape == (0, 3, 8, 8)
     assert render([clip], torch.arange(0), (8, 4)).shape == (1, 0, 4, 8)

@@ -122,7 +122,7 @@ def test_a_recording_depends_on_its_scene_and_seed_alone():
     assert both[1].tobytes() != other[1].tobytes()
 
 
-def test_no_two_events_of_a_pixel_within_its_dead_time():
+def test_refractory_pixels_do_not_fire():
     for events in run(texture(), threshold_on=0.02, threshold_off=0.02, refractory_us=4000.0, step_us=1500):
         place = events["y"].astype(int) * SIZE[0] + events["x"]
         order = np.lexsort((events["t"], place))
@@ -168,7 +168,7 @@ def test_scenes_of_another_size():
         simulate_events(texture(), Pixel(), SIZE, 0, [0, 1])
 
 
-def test_a_warm_pixel_is_not_taken_by_surprise():
+def test_warm_pixels_have_settled():
     """Light that flickers about a mean: cold, every pixel first has to find the mean."""
 
     def flickers(times):

@@ -55,7 +55,7 @@ def test_numbers_of_numpy_are_whole_numbers(make, tmp_path):
     )
 
 
-def test_what_cannot_be_shown(make, tmp_path):
+def test_invalid_recordings_are_refused(make, tmp_path):
     with raises(InputError, field="events", path=tmp_path / "x.png", mentions=["at least one"]):
         view(Recording(make_events([], [], [], []), (4, 4)), tmp_path / "x.png")
     with raises(InputError, field="events", mentions=["4×4 sensor", "(9, 0)"]):
@@ -65,7 +65,7 @@ def test_what_cannot_be_shown(make, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written(make, tmp_path):
+def test_paths_that_cannot_be_written(make, tmp_path):
     missing = tmp_path / "nowhere" / "x.html"
     with raises(InputError, field="path", path=missing, mentions=["No such file or directory"]):
         view(make(), missing)
@@ -90,7 +90,7 @@ def test_a_failure_leaves_the_old_file(make, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_importing_it_is_light():
+def test_importing_it_imports_no_heavy_package():
     code = (
         "import sys; from ripe_mambaspike.events.view import view; import ripe_mambaspike.events.view.picture, "
         "ripe_mambaspike.events.view.animation, ripe_mambaspike.events.view.page; "

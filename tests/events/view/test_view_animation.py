@@ -46,7 +46,7 @@ def test_a_long_recording_plays_in_a_few_seconds(make):
     assert sum(lasting) == 6000
 
 
-def test_so_many_frames_as_asked(make):
+def test_the_given_number_of_frames(make):
     shown, lasting = decode(animation(make(duration=1_999_999), 8, None, None))
     assert len(shown) == 8
     assert lasting == [250] * 8

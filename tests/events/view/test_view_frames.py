@@ -85,7 +85,7 @@ def test_the_rate_is_what_a_loop_counts(make, duration):
     assert counts[1].sum() == recording["p"].sum()
 
 
-def test_a_comfortable_window_suits_the_crowd(make):
+def test_a_comfortable_window_follows_the_event_rate(make):
     assert f.comfortable_window(make(count=500, duration=0)) == 1
     assert f.comfortable_window(make(count=3, duration=8_000)) == 8_001 // 8
     busy = make(count=20_000, duration=1_000_000)

@@ -79,7 +79,7 @@ def test_small_columns_take_one_byte(make):
     assert kinds == {"gap": "u2", "x": "u1", "y": "u1", "p": "u1"}
 
 
-def test_thinning_is_said(make, monkeypatch):
+def test_thinned_events_are_noted(make, monkeypatch):
     recording = make(count=1000)
     text = Reader(page(recording, None, None, None)).text
     assert len(text["p"]) == 3  # caption, keys, noscript: no note
@@ -92,7 +92,7 @@ def test_thinning_is_said(make, monkeypatch):
     assert sum(reader.data["rate"]["on"]) == recording["p"].sum()
 
 
-def test_nothing_hostile_gets_through(make):
+def test_names_and_metadata_are_escaped(make):
     plain = Reader(page(make(metadata={"a": "b"}, warnings=("w",)), None, None, "plain"))
     hostile = Reader(page(make(format=HOSTILE, metadata={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), None, None, HOSTILE))
     assert hostile.tags == [
@@ -105,7 +105,7 @@ def test_nothing_hostile_gets_through(make):
     assert HOSTILE in hostile.text["p"]
 
 
-def test_a_name_that_is_no_text(make):
+def test_an_unprintable_title(make):
     assert Reader(page(make(), None, None, "bad \udcff\x00\u2028name")).text["h1"] == ["bad ? name"]
 
 

@@ -6,7 +6,7 @@ from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.events.view import words
 
 
-def test_the_caption_says_what_it_is():
+def test_caption():
     events = make_events([1, 2, 3], [4, 5, 6], [10, 20, 1_450_010], [1, 0, 1])
     assert words.caption(Recording(events, (128, 96), "atis")) == "atis · 128×96 · 3 events · 1.45 s · 67 % ON"
     assert words.caption(Recording(events[:1], (34, 34))) == "memory · 34×34 · 1 event · 0 µs · 100 % ON"
@@ -47,7 +47,7 @@ def test_spans_have_the_decimals_they_need():
         (60_000_000, 0.1, "10× faster"),
     ],
 )
-def test_how_fast_it_plays(duration, factor, text):
+def test_play_factor(duration, factor, text):
     assert words.play_factor(duration) == pytest.approx(factor)
     assert words.speed_text(words.play_factor(duration)) == text
 

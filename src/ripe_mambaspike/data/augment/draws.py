@@ -57,6 +57,6 @@ def edit_samples(
         return x
     if len(index) == len(x):
         return change(x, *parameters)
-    place = index.to(x.device, non_blocking=True)
-    changed = change(x.index_select(0, place), *(parameter[index] for parameter in parameters))
-    return x.index_copy_(0, place, changed) if owned else x.index_copy(0, place, changed)
+    samples = index.to(x.device, non_blocking=True)
+    changed = change(x.index_select(0, samples), *(parameter[index] for parameter in parameters))
+    return x.index_copy_(0, samples, changed) if owned else x.index_copy(0, samples, changed)

@@ -1,7 +1,7 @@
 """CIFAR10-DVS: `<class>/cifar10_<class>_<0–999>.aedat`, 1000 a class, AEDAT 2.0.
 
 Three splits are in use, and give different numbers: the first hundred of every class as test, the last hundred, or a
-hundred by lot. By number, not by name: `_10` comes after `_2`.
+hundred at random. By number, not by name: `_10` comes after `_2`.
 """
 
 import re

@@ -150,6 +150,7 @@ def _finish(
     notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
     if not published:
         there = f"{trained:,} training and {tested:,} test clips are there"
-        notes.append(f"{there}; the partition {partition} has {partition.replace('-', ' and ')}")
+        # Notes are part of a store's key, so their wording stays.
+        notes.append(f"{there}; the {partition} cut has {partition.replace('-', ' and ')}")
     partitions = {partition: make_partition(partition, clips, parts, published)}
     return Listing("dvsgesture", CLASSES, tuple(sources), partitions, SENSOR, time_unit, tuple(notes))

@@ -123,13 +123,13 @@ def _walk(root: Path) -> tuple[list[str], list[str]]:
         refuse(error)
     files, folders = [], []
     seen = set()  # folders seen so far, to detect cyclic links
-    for place, below, names in os.walk(root, onerror=refuse, followlinks=True):
-        status = Path(place).stat()
+    for folder, below, names in os.walk(root, onerror=refuse, followlinks=True):
+        status = Path(folder).stat()
         if (status.st_dev, status.st_ino) in seen:
-            raise DataError.expected("root", "every folder once", "a link to one that was listed before", path=place)
+            raise DataError.expected("root", "every folder once", "a link to one that was listed before", path=folder)
         seen.add((status.st_dev, status.st_ino))
         below[:] = sorted(name for name in below if not name.startswith("."))
-        relative = Path(place).relative_to(root)
+        relative = Path(folder).relative_to(root)
         folders += [(relative / name).as_posix() for name in below]
         files += [(relative / name).as_posix() for name in sorted(names) if not name.startswith(".")]
     return files, folders

@@ -29,6 +29,7 @@ from ripe_mambaspike.nn.state import State, below, prefixed
 
 GRAPH_KINDS = ("clip", "step", "tail")
 NEXT = "next."  # prefix of the states that a step returns
+SPIKES_ALIAS = (".attention.spikes", ".second_conv.input")  # equal states; the second one is kept
 
 
 @dataclass(frozen=True)
@@ -88,34 +89,31 @@ def step_states(
     config: RipeConfig, batch: int, height: int, width: int, dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
     """The initial states of a step graph, by name: zeros."""
-    shapes = _state_shapes(config, batch, height, width)
-    return {
-        name: torch.zeros(shape, dtype=dtype if kind == torch.float32 and not name.startswith("tokens.") else kind)
-        for name, (shape, kind) in shapes.items()
-    }
+    grids = [(height, width), *config.grids(height, width)]
+    sizes = {"batch": batch, "positions": grids[-1][0] * grids[-1][1]}
+    for level, (rows, columns) in enumerate(grids):
+        sizes |= {f"height{level or ''}": rows, f"width{level or ''}": columns}
+    states = {}
+    for name, example in _example_states(config).items():
+        axes = _state_axes(name)
+        shape = [sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(example.shape)]
+        kept = example.dtype != torch.float32 or name.startswith("tokens.")
+        states[name] = torch.zeros(shape, dtype=example.dtype if kept else dtype)
+    return states
 
 
 @lru_cache(8)
-def _state_shapes(
-    config: RipeConfig, batch: int, height: int, width: int
-) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and dtype of every state that a step returns, found by running one step on the meta device.
+def _example_states(config: RipeConfig) -> dict[str, Tensor]:
+    """Every state that a step returns, found by running one step of the smallest size on the meta device.
 
     An attention's last spikes equal the second convolution's last input and are returned only once.
     """
     with torch.device("meta"), torch.no_grad():
         model = build(config, config.architecture).eval()
         assert isinstance(model, RipeMambaSpike)
-        state = _step(model, torch.zeros(batch, 1, 2, height, width), None, 0)[-1]
-    return {name: (tuple(value.shape), value.dtype) for name, value in state.items() if _is_unique(name, state)}
-
-
-def _is_unique(name: str, state: Mapping[str, Any]) -> bool:
-    return not (name.endswith(".attention.spikes") and _alias(name) in state)
-
-
-def _alias(name: str) -> str:
-    return name.replace(".attention.spikes", ".second_conv.input")
+        state = _step(model, torch.zeros(1, 1, 2, MIN_SIDE, MIN_SIDE), None, 0)[-1]
+    alias, kept = SPIKES_ALIAS
+    return {name: one for name, one in state.items() if alias not in name or name.replace(alias, kept) not in state}
 
 
 def _step(
@@ -175,7 +173,7 @@ class _Clip(_GraphModule):
 class _Step(_GraphModule):
     def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
         super().__init__(model, time_steps)
-        names = tuple(_state_shapes(model.config, 1, MIN_SIDE, MIN_SIDE))
+        names = tuple(_example_states(model.config))
         self.inputs = ("x", "step", *names)
         self.outputs = ("logits",) if model.config.causal else ("features", "attention")
         self.outputs += tuple(NEXT + name for name in names)
@@ -183,7 +181,7 @@ class _Step(_GraphModule):
 
     def forward(self, x: Tensor, step: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         state = dict(zip(self.inputs[2:], states, strict=True))
-        state |= {name.replace("second_conv.input", "attention.spikes"): value for name, value in state.items()}
+        state |= {name.replace(*SPIKES_ALIAS[::-1]): value for name, value in state.items()}
         outputs, left = _step(self.model, x.unsqueeze(1), state, step.reshape(1))
         return (*(value.squeeze(1) for value in outputs), *(left[name] for name in self.inputs[2:]))
 

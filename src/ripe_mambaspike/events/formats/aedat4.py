@@ -90,10 +90,10 @@ def check_header(header: bytes) -> int:
             raise struct.error("too few fields")
         table_at, text_at = struct.unpack_from("<2H", header, fields + 6)
         table = struct.unpack_from("<q", header, root + table_at)[0] if table_at else -1
-        place = root + text_at
-        place += struct.unpack_from("<I", header, place)[0]
-        (length,) = struct.unpack_from("<I", header, place)
-        text = header[place + 4 : place + 4 + length]
+        offset = root + text_at
+        offset += struct.unpack_from("<I", header, offset)[0]
+        (length,) = struct.unpack_from("<I", header, offset)
+        text = header[offset + 4 : offset + 4 + length]
         if not text_at or len(text) < length:
             raise struct.error("the description is not in it")
         text.decode("utf-8")

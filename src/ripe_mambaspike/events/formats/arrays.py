@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.columns import ColumnConverter, column_order, find_columns
+from ripe_mambaspike.events.columns import ColumnConverter, find_columns
 from ripe_mambaspike.events.recording import Events, Recording
 from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
 from ripe_mambaspike.events.source import BLOCK_WORDS, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
@@ -121,14 +121,11 @@ def _events(
     blocks: Iterator[tuple[int, NDArray[Any]]], named: dict[str, str] | None, columns: ColumnConverter
 ) -> Iterator[Events]:
     """Convert blocks of rows, each with the index of its first row, to events."""
-    order = ""
     for at, rows in blocks:
-        if named is not None:
+        if named is None:
+            yield columns.convert_rows(rows, at)
+        else:
             yield columns({name: rows[theirs] for name, theirs in named.items()}, at)
-            continue
-        order = order or column_order(rows)
-        columns.source.metadata["columns"] = order
-        yield columns({name: rows[:, order.index(name)] for name in "xytp"}, at)
 
 
 def _open_archive(path: Path) -> zipfile.ZipFile:

@@ -209,12 +209,12 @@ def encode_evt3(recording: Recording) -> Iterator[bytes]:
     ends = np.cumsum(counts)
     words = np.empty(int(ends[-1]), WORD)
     words[ends - 1] = SINGLE << 12 | events["p"].astype(np.uint16) << 11 | events["x"]
-    place = ends - 2
-    words[place[new_row]] = ROW << 12 | rows[new_row]
-    place -= new_row
-    words[place[new_low]] = TIME_LOW << 12 | lows[new_low]
-    place -= new_low
-    words[place[new_high]] = TIME_HIGH << 12 | highs[new_high] % HIGH_PERIOD
+    position = ends - 2
+    words[position[new_row]] = ROW << 12 | rows[new_row]
+    position -= new_row
+    words[position[new_low]] = TIME_LOW << 12 | lows[new_low]
+    position -= new_low
+    words[position[new_high]] = TIME_HIGH << 12 | highs[new_high] % HIGH_PERIOD
     for index in np.flatnonzero(steps):
         first = ends[index] - counts[index]
         passed = highs[index] - jumps[index] + (HIGH_PERIOD // 2 - 1) * np.arange(1, steps[index] + 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.columns import NAMES, ColumnConverter, column_order, find_columns
+from ripe_mambaspike.events.columns import NAMES, ColumnConverter, find_columns
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.registry import register_format, starts_with
 from ripe_mambaspike.events.source import BLOCK_WORDS, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
@@ -41,35 +41,31 @@ def open_hdf5(path: Path, options: ReadOptions) -> EventSource:
 
     try:
         with h5py.File(path, "r") as file:
-            holder = _find(file, h5py)
+            stored = _find(file, h5py)
             metadata, size = _metadata(file, h5py)
-            length, cache = _check_datasets(file, holder, path.stat().st_size)
+            length, cache = _check_datasets(file, stored, path.stat().st_size)
     except READ_ERRORS as error:
         raise ReadError.expected("file", "HDF5", f"damage ({error})") from error
 
     def read_events(source: EventSource) -> Iterator[Events]:
         columns = ColumnConverter(source, options.time_unit)
-        order = ""
         # A chunk that does not fit into the cache would be decompressed again for every block of its rows.
         with h5py.File(path, "r", rdcc_nbytes=cache, rdcc_w0=1.0) as file:
-            holder = _find(file, h5py)
+            stored = _find(file, h5py)
             for at in range(0, length, BLOCK_WORDS):
-                rows = _read(holder, slice(at, min(at + BLOCK_WORDS, length)))
-                if not isinstance(rows, dict):
-                    order = order or column_order(rows)
-                    rows = {name: rows[:, order.index(name)] for name in "xytp"}
-                yield columns(rows, at)
+                rows = _read(stored, slice(at, min(at + BLOCK_WORDS, length)))
+                yield columns(rows, at) if isinstance(rows, dict) else columns.convert_rows(rows, at)
 
     return EventSource("hdf5", read_events, size, metadata)
 
 
-def _read(holder: Any, part: slice) -> Any:
+def _read(stored: Any, part: slice) -> Any:
     """{x, y, t, p: column}, or rows [n, 4]."""
     try:
-        if isinstance(holder, _Fields):
-            rows = holder.dataset[part]
-            return {ours: rows[theirs] for ours, theirs in holder.names.items()}
-        return {name: dataset[part] for name, dataset in holder.items()} if isinstance(holder, dict) else holder[part]
+        if isinstance(stored, _Fields):
+            rows = stored.dataset[part]
+            return {ours: rows[theirs] for ours, theirs in stored.names.items()}
+        return {name: dataset[part] for name, dataset in stored.items()} if isinstance(stored, dict) else stored[part]
     except READ_ERRORS as error:
         raise ReadError.expected(
             "events",
@@ -143,16 +139,16 @@ def _metadata(file: Any, h5py: Any) -> tuple[dict[str, Any], tuple[int, int] | N
     return metadata, _resolution(file, _node(file, "events", h5py))
 
 
-def _check_datasets(file: Any, holder: Any, size: int) -> tuple[int, int]:
+def _check_datasets(file: Any, stored: Any, size: int) -> tuple[int, int]:
     """The number of events, and the bytes of the largest chunk."""
-    if holder is None:
+    if stored is None:
         names = [str(name) for _, name in zip(range(8), file, strict=False)]
         raise ReadError.expected("events", EXPECTED, ", ".join(names) or "nothing")
-    datasets = holder if isinstance(holder, dict) else {"events": getattr(holder, "dataset", holder)}
+    datasets = stored if isinstance(stored, dict) else {"events": getattr(stored, "dataset", stored)}
     chunk = max(_check_storage(dataset) for dataset in datasets.values())
     shapes = {name: tuple(dataset.shape) for name, dataset in datasets.items()}
     shape = next(iter(shapes.values()))
-    if len(set(shapes.values())) != 1 or len(shape) != (1 if isinstance(holder, dict | _Fields) else 2):
+    if len(set(shapes.values())) != 1 or len(shape) != (1 if isinstance(stored, dict | _Fields) else 2):
         raise ReadError.expected("columns", "four of one length", shapes)
     check_expansion(shape[0], size)
     return int(shape[0]), max(MIN_CACHE_BYTES, chunk + 1)

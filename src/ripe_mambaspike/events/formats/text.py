@@ -43,7 +43,7 @@ def _recognizes(head: bytes, path: Path) -> bool:
 def open_text(path: Path, options: ReadOptions) -> EventSource:
     order, skip, size = _first_lines(path)
     return EventSource(
-        "text", lambda source: _pieces(path, order, skip, ColumnConverter(source, options.time_unit)), size
+        "text", lambda source: _pieces(path, skip, ColumnConverter(source, options.time_unit, order)), size
     )
 
 
@@ -80,10 +80,9 @@ def _first_lines(path: Path) -> tuple[list[str] | None, int, tuple[int, int] | N
     return None, 0, size
 
 
-def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConverter) -> Iterator[Events]:
+def _pieces(path: Path, skip: int, columns: ColumnConverter) -> Iterator[Events]:
     at = 0
-    source = columns.source
-    width = len(order or "xytp")
+    width = len(columns.order or "xytp")
     line_number = skip
     with path.open(encoding="utf-8-sig") as file:
         lines = itertools.islice(_lines(file), skip, None)
@@ -95,20 +94,17 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConve
             if not batch:
                 break
             if not batch[-1].endswith("\n") and len(_cells(batch[-1])) not in (0, width):
-                source.leave_out(1, CUT_OFF)
+                columns.source.leave_out(1, CUT_OFF)
                 batch.pop()
             table = _table(batch, line_number, width)
             line_number += len(batch)
             if not len(table):
                 continue
-            if order is None:
-                order = list(column_order(table))
-            source.metadata["columns"] = "".join(order)
-            if columns.time_unit is None and not any(
-                set(".eE") & set(cell) for cell in _column(batch, order.index("t"))
-            ):
+            columns.order = columns.order or column_order(table)
+            times = (cells[columns.order.index("t")] for cells in map(_cells, batch) if cells)
+            if columns.time_unit is None and not any(set(".eE") & set(cell) for cell in times):
                 columns.time_unit = "us"
-            yield columns({name: table[:, order.index(name)] for name in "xytp"}, at)
+            yield columns.convert_rows(table, at)
             at += len(table)
 
 
@@ -139,10 +135,6 @@ def _table(lines: list[str], before: int, width: int) -> np.ndarray:
                 raise ReadError.expected(f"line {number}", f"{width} numbers", repr(line.strip()[:60])) from None
         raise ReadError.expected(f"line {before + 1}", f"{width} numbers near it", "something else") from None
     return table
-
-
-def _column(lines: list[str], index: int) -> Iterator[str]:
-    return (cells[index] for cells in map(_cells, lines) if cells)
 
 
 def _is_number(cell: str) -> bool:

@@ -222,10 +222,10 @@ def separability(real: Array, simulated: Array, folds: int = FOLDS) -> float:
     fold = np.arange(len(real)) % min(folds, len(real))
     right = 0
     for held in range(int(fold.max()) + 1):
-        seen, judged = fold != held, fold == held
-        mean, scale = _standard(np.concatenate([real[seen], simulated[seen]]))
-        weights = regression((real[seen] - mean) / scale, (simulated[seen] - mean) / scale)
-        scores = [((each[judged] - mean) / scale) @ weights[1:] + weights[0] for each in (real, simulated)]
+        train, test = fold != held, fold == held
+        mean, scale = _standard(np.concatenate([real[train], simulated[train]]))
+        weights = regression((real[train] - mean) / scale, (simulated[train] - mean) / scale)
+        scores = [((each[test] - mean) / scale) @ weights[1:] + weights[0] for each in (real, simulated)]
         right += int((scores[0] <= 0).sum()) + int((scores[1] > 0).sum())
     return right / (2 * len(real))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.simulate.pixel import Pixel, Scene, simulate_bins, simulate_events
+from ripe_mambaspike.events.simulate.pixel import Pixel, simulate_bins, simulate_events
 from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, saccade_scene
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.schema import read_json
@@ -67,10 +67,7 @@ def simulate_pictures(
 
     `variation` scales how recordings differ; 0 for none.
     """
-    scene, factors = _varied(pictures, calibration, seeds, size, variation, device)
-    duration = calibration.saccades.duration_us
-    common: dict[str, Any] = {"step_us": STEP_US, "factors": factors, "device": device}
-    return simulate_events(scene, calibration.pixel, size, duration, seeds, **common)
+    return simulate_events(**_simulation(pictures, calibration, seeds, size, variation, device))
 
 
 def simulate_picture_bins(
@@ -84,32 +81,32 @@ def simulate_picture_bins(
     device: Any = None,
 ) -> Tensor:
     """The same as counts [B, T, 2, H, W]."""
-    scene, factors = _varied(pictures, calibration, seeds, size, variation, device)
-    duration = calibration.saccades.duration_us
-    common: dict[str, Any] = {"step_us": STEP_US, "factors": factors, "device": device}
-    return simulate_bins(scene, calibration.pixel, size, duration, seeds, time_steps=time_steps, **common)
+    common = _simulation(pictures, calibration, seeds, size, variation, device)
+    return simulate_bins(time_steps=time_steps, **common)
 
 
-def _varied(
+def _simulation(
     pictures: Tensor,
     calibration: CameraCalibration,
     seeds: Sequence[int],
     size: tuple[int, int],
     variation: float,
     device: Any,
-) -> tuple[Scene, Tensor | None]:
-    """The scene of each picture and its factors of the thresholds, drawn from its own seed."""
+) -> dict[str, Any]:
+    """The arguments of the simulation: each picture's scene, and its factors of the thresholds, from its own seed."""
     if pictures.ndim != 3 or len(pictures) != len(seeds):
         got = f"{tuple(pictures.shape)} with {len(seeds)} seeds"
         raise InputError.expected("pictures", "(B, h, w) with B seeds", got)
     if not 0 <= variation <= 10:
         raise InputError.expected("variation", "a number from 0 to 10", variation)
     pictures = pictures.to(device=device, dtype=torch.float32)
-    by = calibration.variation
+    by, saccades = calibration.variation, calibration.saccades
+    arguments = {"pixel": calibration.pixel, "size": size, "duration_us": saccades.duration_us, "seeds": seeds}
+    arguments |= {"step_us": STEP_US, "device": device}
     if variation == 0 or not any(getattr(by, each.name) for each in fields(by)):
-        return saccade_scene(pictures, calibration.saccades, size), None
+        return {**arguments, "scene": saccade_scene(pictures, saccades, size)}
     # A separate random stream, so that the pixels' noise does not depend on the variation.
-    late = torch.tensor(by.delay_us or (0.0,) * (len(calibration.saccades.rests_us) + 1))
+    late = torch.tensor(by.delay_us or (0.0,) * (len(saccades.rests_us) + 1))
     drawn = [
         torch.randn(5 + len(late), generator=torch.Generator().manual_seed((seed ^ 0x5ACCADE) & (2**63 - 1)))
         for seed in seeds
@@ -123,4 +120,4 @@ def _varied(
         (1 + by.stretch * draws[:, 4]).double().to(device),
         (late * draws[:, 5:]).double().to(device),
     )
-    return saccade_scene(pictures, calibration.saccades, size, moved), factors
+    return {**arguments, "scene": saccade_scene(pictures, saccades, size, moved), "factors": factors}

@@ -11,7 +11,7 @@ Within a step the level changes linearly, and an event's time is where the line 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from ripe_mambaspike.events.recording import EVENT, Events
 
 # Light over time: times in µs [n] → intensity [B, n, H, W], above 0.
 Scene = Callable[[Tensor], Tensor]
-FRAMES = 16  # rendered at a time
 
 
 @dataclass(frozen=True)
@@ -58,26 +57,29 @@ class PixelEvents:
     polarity: Tensor
 
 
+class SimulationOptions(TypedDict, total=False):
+    """Options of a simulation."""
+
+    step_us: int  # in which the level changes linearly; 1000 by default
+    factors: Tensor | None  # [B, 2], multiply the ON and OFF thresholds
+    frames: int  # rendered at a time, which affects only speed and memory
+    warm_us: int  # how long the pixels watch the scene before time 0, so that they have settled when it begins
+    device: Any
+
+
 def simulate_events(
     scene: Scene,
     pixel: Pixel,
     size: tuple[int, int],
     duration_us: int,
     seeds: Sequence[int],
-    *,
-    step_us: int = 1000,
-    factors: Tensor | None = None,
-    frames: int = FRAMES,
-    warm_us: int = 0,
-    device: Any = None,
+    **options: Unpack[SimulationOptions],
 ) -> list[Events]:
     """The events of each recording of a batch, by time; `size` is (width, height).
 
-    A recording depends only on its own scene, seed and factors, not on the rest of the batch. `factors` [B, 2] multiply
-    the ON and OFF thresholds. `frames` frames are rendered at a time, which affects only speed and memory. Pixels watch
-    the scene for `warm_us` before time 0, so that they have settled when the recording starts.
+    A recording depends only on its own scene, seed and factors, not on the rest of the batch.
     """
-    parts = list(_run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device))
+    parts = list(_run(scene, pixel, size, duration_us, seeds, **options))
     whole = PixelEvents(
         *(torch.cat([getattr(part, each.name) for part in parts]).cpu() for each in fields(PixelEvents))
     )
@@ -99,16 +101,12 @@ def simulate_bins(
     seeds: Sequence[int],
     *,
     time_steps: int,
-    step_us: int = 1000,
-    factors: Tensor | None = None,
-    frames: int = FRAMES,
-    warm_us: int = 0,
-    device: Any = None,
+    **options: Unpack[SimulationOptions],
 ) -> Tensor:
     """Counts [B, T, 2, H, W] over equal parts of the duration, without building the events."""
     width, height = size
-    counts = torch.zeros(len(seeds) * time_steps * 2 * height * width, device=device)
-    for part in _run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device):
+    counts = torch.zeros(len(seeds) * time_steps * 2 * height * width, device=options.get("device"))
+    for part in _run(scene, pixel, size, duration_us, seeds, **options):
         step = part.time * time_steps // duration_us
         cell = ((part.recording * time_steps + step) * 2 + part.polarity) * (height * width) + part.pixel
         counts.scatter_add_(0, cell, torch.ones((), device=counts.device).expand(len(cell)))
@@ -121,11 +119,11 @@ def _run(
     size: tuple[int, int],
     duration_us: int,
     seeds: Sequence[int],
-    step_us: int,
-    factors: Tensor | None,
-    frames: int,
-    warm_us: int,
-    device: Any,
+    step_us: int = 1000,
+    factors: Tensor | None = None,
+    frames: int = 16,
+    warm_us: int = 0,
+    device: Any = None,
 ) -> Iterator[PixelEvents]:
     if duration_us < 1 or step_us < 1 or not len(seeds):
         got = f"duration_us {duration_us}, step_us {step_us}, {len(seeds)} seeds"
@@ -136,7 +134,7 @@ def _run(
     times = torch.arange(-(warm_us // step_us) * step_us, duration_us + step_us, step_us, device=where)
     times = times.clamp(max=duration_us).double()
     level = _light(scene, times[:1], len(seeds), size).flatten()
-    sensor = _Sensor(pixel, level, start.flatten(), size, factors, where)
+    sensor = _Sensor(pixel, level, start, factors)
     for first in range(1, len(times), frames):
         chunk = times[first : first + frames]
         light = _light(scene, chunk, len(seeds), size).transpose(0, 1).flatten(1)  # [n, B·H·W]
@@ -148,34 +146,24 @@ def _run(
 
 
 def _light(scene: Scene, times: Tensor, batch: int, size: tuple[int, int]) -> Tensor:
-    light = scene(times)
-    if light.shape != (batch, len(times), size[1], size[0]):
-        raise InputError.expected(
-            "scene", f"light of shape {(batch, len(times), size[1], size[0])}", tuple(light.shape)
-        )
+    light, expected = scene(times), (batch, len(times), size[1], size[0])
+    if light.shape != expected:
+        raise InputError.expected("scene", f"light of shape {expected}", tuple(light.shape))
     return light.to(torch.float32).log()
 
 
 class _Sensor:
     """The state of all pixels of a batch, flattened."""
 
-    def __init__(
-        self,
-        pixel: Pixel,
-        level: Tensor,
-        start: Tensor,
-        size: tuple[int, int],
-        factors: Tensor | None,
-        device: Any,
-    ) -> None:
-        self.pixel = pixel
-        self.pixels = pixels = size[0] * size[1]
+    def __init__(self, pixel: Pixel, level: Tensor, start: Tensor, factors: Tensor | None) -> None:
+        device, pixels = level.device, start.shape[1]
+        self.pixel, self.pixels = pixel, pixels
         each = torch.ones(len(level) // pixels, 2) if factors is None else factors.float()
         on_off = zip(_thresholds(pixel, pixels), each.to(device).unbind(1), strict=True)
         self.on, self.off = ((factor[:, None] * pattern.to(device)).flatten() for pattern, factor in on_off)
         self.level = level.clone()
         # Under constant light a pixel has leaked part of the way to its next ON event; how far is random.
-        self.remembered = level - start * self.on
+        self.remembered = level - start.flatten() * self.on
         self.awake = torch.full((len(level),), -math.inf, dtype=torch.float64, device=device)
 
     def step(self, light: Tensor, begin: float, end: float) -> Iterator[PixelEvents]:

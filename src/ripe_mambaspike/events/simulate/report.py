@@ -3,8 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from io import BytesIO
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,18 @@ from numpy.typing import NDArray
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.compare import BINS, TARGET_SEPARABILITY, Comparison, bin_index, unmet_targets
+from ripe_mambaspike.events.view.figure import (
+    GRAY,
+    LINE_COLOR,
+    OFF_COLOR,
+    ON_COLOR,
+    TEXT_COLOR,
+    make_figure,
+    to_png,
+    write_text,
+)
 from ripe_mambaspike.events.view.frames import GROUND, PALETTE, Counts, event_frame, robust_scale, shade
-from ripe_mambaspike.events.view.picture import DPI, GRAY, LINE_COLOR, OFF_COLOR, ON_COLOR, TEXT_COLOR
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import write_together
 
 REAL, SIMULATED = TEXT_COLOR, "#009e73"  # differ in lightness and hue; orange and blue are the polarities
 SHOWN_TWINS = 6  # from the least similar pair to the most similar
@@ -52,12 +60,7 @@ def write_comparison(
     fresh = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            for name, data in made.items():  # all files are synced to disk before the first one is renamed
-                file = stack.enter_context(atomic_write(folder / name))
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+        write_together(folder, made)
     except OSError as error:
         if fresh:
             with suppress(OSError):
@@ -68,13 +71,13 @@ def write_comparison(
 
 def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequence[Events]) -> bytes:
     """Six plots of the comparison."""
-    figure = _figure(1500, 940)
+    figure = make_figure(1500, 940)
     missed = unmet_targets(comparison)
     verdict = "all targets reached" if not missed else f"{len(missed)} targets missed, see comparison.json"
-    _write(figure, EDGE, 44, "Real recordings and their simulated twins", 23, TEXT_COLOR, weight="bold")
-    _write(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GRAY)
-    _write(figure, 1500 - EDGE, 44, "● simulated", 15, SIMULATED, ha="right")
-    _write(figure, 1500 - EDGE - 108, 44, "● real", 15, REAL, ha="right")
+    write_text(figure, EDGE, 44, "Real recordings and their simulated twins", 23, TEXT_COLOR, weight="bold")
+    write_text(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GRAY)
+    write_text(figure, 1500 - EDGE, 44, "● simulated", 15, SIMULATED, ha="right")
+    write_text(figure, 1500 - EDGE - 108, 44, "● real", 15, REAL, ha="right")
     grid = figure.add_gridspec(2, 3, left=0.055, right=0.98, top=0.85, bottom=0.065, hspace=0.36, wspace=0.24)
     plots: list[Callable[[Any], None]] = [
         lambda axes: _classes(axes, comparison),
@@ -92,7 +95,7 @@ def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequen
         axes.set_axisbelow(True)
         axes.grid(axis="y", color=LINE_COLOR, linewidth=0.8)
         plot(axes)
-    return _png(figure, "Real recordings and their simulated twins")
+    return to_png(figure, "Real recordings and their simulated twins")
 
 
 def _title(axes: Any, text: str, below: str) -> None:
@@ -101,16 +104,16 @@ def _title(axes: Any, text: str, below: str) -> None:
 
 
 def _classes(axes: Any, comparison: Comparison) -> None:
-    both, place = comparison.events, np.arange(len(comparison.classes))
-    axes.bar(place - 0.2, [each.events.real for each in comparison.classes], 0.36, color=REAL)
-    axes.bar(place + 0.2, [each.events.simulated for each in comparison.classes], 0.36, color=SIMULATED)
-    for at, each in zip(place.tolist(), comparison.classes, strict=True):
+    both, position = comparison.events, np.arange(len(comparison.classes))
+    axes.bar(position - 0.2, [each.events.real for each in comparison.classes], 0.36, color=REAL)
+    axes.bar(position + 0.2, [each.events.simulated for each in comparison.classes], 0.36, color=SIMULATED)
+    for at, each in zip(position.tolist(), comparison.classes, strict=True):
         high = max(each.events.real, each.events.simulated)
         text = f"{each.events.ratio:.2f}"
         axes.annotate(
             text, (at, high), (0, 3), textcoords="offset points", ha="center", fontsize=POINTS - 1, color=GRAY
         )
-    axes.set_xticks(place, [str(each.label) for each in comparison.classes])
+    axes.set_xticks(position, [str(each.label) for each in comparison.classes])
     title = f"Mean events: {both.real:,.0f} and {both.simulated:,.0f}, ratio {both.ratio:.3f}"
     _title(axes, title, "class; above it simulated over real")
 
@@ -165,9 +168,9 @@ def _correlations(axes: Any, comparison: Comparison) -> None:
 
 def _draw_separability(axes: Any, comparison: Comparison) -> None:
     apart = [each.apart for each in comparison.features]
-    place = np.arange(len(apart))[::-1]
-    axes.barh(place, apart, 0.7, color=SIMULATED)
-    axes.set_yticks(place, [each.name for each in comparison.features])
+    position = np.arange(len(apart))[::-1]
+    axes.barh(position, apart, 0.7, color=SIMULATED)
+    axes.set_yticks(position, [each.name for each in comparison.features])
     axes.tick_params(axis="y", labelsize=POINTS - 1)
     axes.grid(visible=False)
     axes.grid(axis="x", color=LINE_COLOR, linewidth=0.8)
@@ -212,12 +215,12 @@ def twins_png(
     bins = left + wide + 2 * GAP
     size = max(bins + BINS * (wide + GAP) - GAP + EDGE, 1000), HEAD + len(picks) * block + EDGE - 14
     canvas = np.full((size[1], size[0], 3), 255, np.uint8)
-    figure = _figure(*size)
-    _write(figure, EDGE, 44, "Twins: real above, simulated below", 23, TEXT_COLOR, weight="bold")
+    figure = make_figure(*size)
+    write_text(figure, EDGE, 44, "Twins: real above, simulated below", 23, TEXT_COLOR, weight="bold")
     about = "from the least alike event image to the most · all events, then ten parts of the time"
-    _write(figure, EDGE, 74, f"{len(picks)} of {len(real)} pairs, {about}", 15, GRAY)
-    _write(figure, size[0] - EDGE, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
-    _write(figure, size[0] - EDGE - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
+    write_text(figure, EDGE, 74, f"{len(picks)} of {len(real)} pairs, {about}", 15, GRAY)
+    write_text(figure, size[0] - EDGE, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
+    write_text(figure, size[0] - EDGE - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
     for row, index in enumerate(picks):
         top = HEAD + row * block + LABEL
         pair = [frames(each[index], comparison, shrink) for each in (real, simulated)]
@@ -231,9 +234,9 @@ def twins_png(
                 _paste(canvas, x, y, colors.repeat(zoom, 0).repeat(zoom, 1))
         counts = f"{len(real[index]):,} and {len(simulated[index]):,} events"
         alike = f"correlation of the image {comparison.image[index]:.3f}, of the bins {comparison.sequence[index]:.3f}"
-        _write(figure, EDGE, top - 8, f"class {labels[index]} · {counts} · {alike}", 13.5, GRAY)
+        write_text(figure, EDGE, top - 8, f"class {labels[index]} · {counts} · {alike}", 13.5, GRAY)
     figure.figimage(canvas, 0, 0, origin="upper", zorder=-1)
-    return _png(figure, "Real recordings above their simulated twins")
+    return to_png(figure, "Real recordings above their simulated twins")
 
 
 def frames(events: Events, comparison: Comparison, shrink: int) -> list[Counts]:
@@ -254,25 +257,3 @@ def _gray(picture: NDArray[np.float64], side: int) -> NDArray[np.uint8]:
 
 def _paste(canvas: NDArray[np.uint8], x: int, y: int, picture: NDArray[np.uint8]) -> None:
     canvas[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
-
-
-def _figure(width: int, height: int) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _write(figure: Any, x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
-    """Draw text at pixel coordinates from the top left, with matplotlib's mathtext disabled."""
-    width, height = figure.get_size_inches() * DPI
-    where = x / width, 1 - y / height
-    figure.text(*where, text, fontsize=pixels * 72 / DPI, color=color, parse_math=False, **style)
-
-
-def _png(figure: Any, title: str) -> bytes:
-    file = BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None, "Title": title})
-    return file.getvalue()

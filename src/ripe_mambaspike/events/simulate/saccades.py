@@ -5,6 +5,7 @@ small matrix products.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,8 +54,6 @@ def saccade_scene(
     pictures: Tensor, saccades: Saccades, size: tuple[int, int], moved: SaccadeVariation | None = None
 ) -> Scene:
     """Light of pictures [B, h, w] with values from 0 to 1."""
-    _, rows, columns = pictures.shape
-    width, height = size
     path = torch.tensor(saccades.path, dtype=torch.float64, device=pictures.device)
 
     def scene(times: Tensor) -> Tensor:
@@ -65,9 +64,7 @@ def saccade_scene(
             late = moved.delay_us[:, torch.bucketize(times, rests)]
             middle = interpolate(path, (times - late) / saccades.knot_us)
             middle = middle * moved.stretch[:, None, None] + moved.shift[:, None]
-        across = weights(width, columns, middle[..., 0], saccades.scale[0], saccades.blur)  # [·, n, W, w]
-        down = weights(height, rows, middle[..., 1], saccades.scale[1], saccades.blur)
-        seen = down @ (pictures[:, None] @ across.transpose(-1, -2))
+        seen = seen_pictures(pictures, middle, size, saccades.scale, saccades.blur)
         light = 1 + saccades.contrast * seen.clamp_(0, 1)
         return light.reciprocal_() if saccades.inverted else light
 
@@ -81,11 +78,20 @@ def interpolate(path: Tensor, at: Tensor) -> Tensor:
     return torch.lerp(path[left], path[left + 1], (at - left)[..., None])
 
 
+def seen_pictures(
+    pictures: Tensor, middle: Tensor, size: tuple[int, int], scale: Sequence[float] | Tensor, blur: float | Tensor
+) -> Tensor:
+    """Pictures [B, h, w] on the sensor [B, n, H, W], their middles at [·, n, 2]."""
+    across = weights(size[0], pictures.shape[2], middle[..., 0], scale[0], blur)  # [·, n, W, w]
+    down = weights(size[1], pictures.shape[1], middle[..., 1], scale[1], blur)
+    return down @ (pictures[:, None] @ across.transpose(-1, -2))
+
+
 def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur: float | Tensor) -> Tensor:
     """The weight of each picture cell in each sensor pixel [·, n, pixels, cells], float32."""
-    place = (torch.arange(pixels, device=middle.device) - (pixels - 1) / 2 - middle[..., None]) / scale
+    position = (torch.arange(pixels, device=middle.device) - (pixels - 1) / 2 - middle[..., None]) / scale
     edges = torch.arange(cells + 1, device=middle.device) - cells / 2
-    below = torch.special.erf(((edges - place[..., None]) / (blur * math.sqrt(2))).float())
+    below = torch.special.erf(((edges - position[..., None]) / (blur * math.sqrt(2))).float())
     return below.diff(dim=-1) / 2
 
 

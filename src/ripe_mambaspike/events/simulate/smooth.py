@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ripe_mambaspike.events.simulate.pixel import Pixel
-from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate, weights
+from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate, seen_pictures
 
 STEP_US = 2500
 KNOT_US = 5000
@@ -50,11 +50,7 @@ class SmoothSaccades(nn.Module):
         steps = self.duration_us // STEP_US
         times = torch.arange(steps + 1, dtype=torch.float64) * STEP_US
         middle = interpolate(self.path, times[None] / KNOT_US)
-        scale = self.log_scale.exp()
-        blur = self.log_blur.exp()
-        across = weights(self.size[0], pictures.shape[2], middle[..., 0], scale[0], blur)
-        down = weights(self.size[1], pictures.shape[1], middle[..., 1], scale[1], blur)
-        seen = down @ (pictures[:, None] @ across.transpose(-1, -2))
+        seen = seen_pictures(pictures, middle, self.size, self.log_scale.exp(), self.log_blur.exp())
         light = torch.log1p(self.log_contrast.exp() * seen) * (-1 if self.inverted else 1)
         share = -torch.expm1(-2 * math.pi * STEP_US * 1e-6 * self.log_cutoff.exp())
         on, off = self.log_threshold.exp()

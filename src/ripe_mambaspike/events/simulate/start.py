@@ -21,7 +21,7 @@ def find_path(pictures: Tensor, counts: Tensor) -> tuple[Tensor, bool]:
     )
     canvas[:, top : top + pictures.shape[1], left : left + pictures.shape[2]] = pictures
     down, across = torch.gradient(canvas, dim=(1, 2))
-    places, slopes, weights = [], [], []
+    shifts, slopes, weights = [], [], []
     for begin in range(0, counts.shape[1] - WINDOW_BINS + 1, WINDOW_BINS):
         window = counts[:, begin : begin + WINDOW_BINS]
         signed = (window[:, :, 1] - window[:, :, 0]).sum(1).flatten()
@@ -38,21 +38,21 @@ def find_path(pictures: Tensor, counts: Tensor) -> tuple[Tensor, bool]:
                 explained = float(slope @ product)
                 if explained > best[0]:
                     best = (explained, (dx, dy), slope)
-        places.append(best[1])
+        shifts.append(best[1])
         slopes.append(best[2])
         weights.append(float(window.sum()))
-    path = torch.tensor(places, dtype=torch.float64)
+    path = torch.tensor(shifts, dtype=torch.float64)
     moved = path.diff(dim=0)
     # Light that moves by v changes by −v·∇, so with the right polarity slope and motion point in opposite directions.
     between = (torch.stack(slopes[1:]) + torch.stack(slopes[:-1])).double() / 2
     share = torch.tensor(weights)
     inverted = float((between * moved).sum(1) @ (share[1:] + share[:-1]).double()) > 0
     # A window with few events does not determine the position: the previous position is kept.
-    busy = share > 0.25 * share.max()
-    known = torch.nonzero(busy).squeeze(1)
+    active = share > 0.25 * share.max()
+    known = torch.nonzero(active).squeeze(1)
     middles = (known.double() + 0.5) * WINDOW_BINS
     knots = torch.arange(counts.shape[1] + 1, dtype=torch.float64)
-    place = torch.searchsorted(middles, knots).clamp(1, len(middles) - 1)
-    low, high = middles[place - 1], middles[place]
+    right = torch.searchsorted(middles, knots).clamp(1, len(middles) - 1)
+    low, high = middles[right - 1], middles[right]
     part = ((knots - low) / (high - low)).clamp(0, 1)[:, None]
-    return torch.lerp(path[known][place - 1], path[known][place], part), inverted
+    return torch.lerp(path[known][right - 1], path[known][right], part), inverted

@@ -2,13 +2,23 @@
 
 import math
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.view.figure import (
+    DPI,
+    GRAY,
+    LINE_COLOR,
+    OFF_COLOR,
+    ON_COLOR,
+    TEXT_COLOR,
+    make_figure,
+    to_png,
+    write_text,
+)
 from ripe_mambaspike.events.view.frames import (
     PALETTE,
     Counts,
@@ -25,9 +35,6 @@ FRAMES, MAX_FRAMES = 12, 200
 GRID_PIXELS = (1900, 1200)  # approximate size of the grid in pixels
 MIN_WIDTH = 1000  # pixels; room for the caption and the rate
 LEGEND_WIDTH = 260  # units
-DPI = 100
-ON_COLOR, OFF_COLOR = "#c2570c", "#0b69b3"  # readable on white
-TEXT_COLOR, GRAY, LINE_COLOR = "#16191f", "#6a7180", "#e3e6eb"
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class GridLayout:
         return x, self.top + row * (self.cell[1] + self.label) + self.label
 
 
-def layout(frames: int, sensor_size: tuple[int, int]) -> GridLayout:
+def make_layout(frames: int, sensor_size: tuple[int, int]) -> GridLayout:
     """The grid with the largest frames, scaled by an integer factor or divisor."""
     width, height = sensor_size
 
@@ -101,42 +108,36 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
         parts = equal_spans(first, last, min(FRAMES, last - first + 1))
     else:
         parts = spans(recording, frames, window_us, MAX_FRAMES)
-    place = layout(len(parts), recording.sensor_size)
-    counted = list(event_frames(recording, parts, place.shrink))
+    layout = make_layout(len(parts), recording.sensor_size)
+    counted = list(event_frames(recording, parts, layout.shrink))
     scale = robust_scale(counted)
-    grid = mosaic(counted, scale, place)
+    figure = make_figure(*layout.size)
+    figure.figimage(mosaic(counted, scale, layout), 0, 0, origin="upper", zorder=-1)
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    def write(x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
+        write_text(figure, x * layout.unit, y * layout.unit, text, pixels * layout.unit, color, **style)
 
-    width, height = place.size
-    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    figure.figimage(grid, 0, 0, origin="upper", zorder=-1)
-    pen = _TextWriter(figure, place)
-    left, right = 30, width / place.unit - 30
+    left, right = 30, layout.size[0] / layout.unit - 30
     letters = int((right - left - LEGEND_WIDTH) / 15.5)  # of 23 pixels, bold
-    pen.write(left, 44, clean(heading(recording, title), letters), 23, TEXT_COLOR, weight="bold")
-    pen.write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GRAY)
-    pen.write(right, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
-    pen.write(right - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
+    write(left, 44, clean(heading(recording, title), letters), 23, TEXT_COLOR, weight="bold")
+    write(left, 74, f"{caption(recording)} · {_key(scale, layout.shrink)}", 15, GRAY)
+    write(right, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
+    write(right - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
     for index, (start, stop) in enumerate((parts - first).tolist()):
-        x, y = place.corner(index)
-        pen.write(x / place.unit, y / place.unit - 7, span_text(start, stop, last - first), 13.5, GRAY)
-    _draw_rate(figure, recording, parts, place)
-    file = BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None, "Title": clean(heading(recording, title))})
-    return file.getvalue()
+        x, y = layout.corner(index)
+        write(x / layout.unit, y / layout.unit - 7, span_text(start, stop, last - first), 13.5, GRAY)
+    _draw_rate(figure, recording, parts, layout)
+    return to_png(figure, clean(heading(recording, title)))
 
 
-def mosaic(frames: list[Counts], scale: int, place: GridLayout) -> NDArray[np.uint8]:
+def mosaic(frames: list[Counts], scale: int, layout: GridLayout) -> NDArray[np.uint8]:
     """The whole picture [H, W, 3], white but for the frames."""
-    width, height = place.size
+    width, height = layout.size
     grid = np.full((height, width, 3), 255, np.uint8)
     for index, frame in enumerate(frames):
-        x, y = place.corner(index)
-        shown = PALETTE[shade(frame, scale)].repeat(place.scale, 0).repeat(place.scale, 1)
-        grid[y : y + place.cell[1], x : x + place.cell[0]] = shown
+        x, y = layout.corner(index)
+        shown = PALETTE[shade(frame, scale)].repeat(layout.scale, 0).repeat(layout.scale, 1)
+        grid[y : y + layout.cell[1], x : x + layout.cell[0]] = shown
     return grid
 
 
@@ -145,18 +146,18 @@ def _key(scale: int, shrink: int) -> str:
     return f"full colour from {scale} event{'' if scale == 1 else 's'} {cell}"
 
 
-def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayout) -> None:
+def _draw_rate(figure: Any, recording: Recording, parts: Counts, layout: GridLayout) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    width, height = place.size
-    left, bottom, wide, tall = place.plot
+    width, height = layout.size
+    left, bottom, wide, tall = layout.plot
     axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height), facecolor="none")
-    points = 13 * place.unit * 72 / DPI
+    points = 13 * layout.unit * 72 / DPI
     whole = recording.duration_us
     unit, name = (1e3, "ms") if whole < 2_000_000 else (1e6, "s")
     edges, counts = rate(recording)
     axes.set_xlabel(f"time, {name}", fontsize=points, color=GRAY)
-    axes.tick_params(labelsize=points, colors=GRAY, length=0, pad=4 * place.unit)
+    axes.tick_params(labelsize=points, colors=GRAY, length=0, pad=4 * layout.unit)
     axes.spines[:].set_visible(False)
     axes.spines["bottom"].set(visible=True, color=LINE_COLOR)
     if not whole:
@@ -169,7 +170,7 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayo
     when = (edges - edges[0]) / unit
     for values, color in ((-counts[0] / seconds, OFF_COLOR), (counts[1] / seconds, ON_COLOR)):
         axes.stairs(values, when, fill=True, color=color, alpha=0.3, linewidth=0, zorder=2)
-        axes.stairs(values, when, baseline=None, color=color, linewidth=1.4 * place.unit, zorder=3)
+        axes.stairs(values, when, baseline=None, color=color, linewidth=1.4 * layout.unit, zorder=3)
     for start, stop in ((parts[::2] - edges[0]) / unit).tolist():
         axes.axvspan(start, min(stop, when[-1]), color=LINE_COLOR, alpha=0.4, linewidth=0, zorder=0)
     highest = 1.05 * float((counts / seconds).max())
@@ -178,17 +179,4 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayo
     number = EngFormatter(sep="")
     axes.yaxis.set_major_formatter(lambda value, _: number(abs(value)))
     axes.grid(axis="y", color=LINE_COLOR, linewidth=0.8, zorder=1)
-    axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GRAY, pad=8 * place.unit)
-
-
-class _TextWriter:
-    """Draws text at pixel coordinates from the top left, in the layout's unit, with mathtext disabled."""
-
-    def __init__(self, figure: Any, place: GridLayout) -> None:
-        self.figure, self.place = figure, place
-
-    def write(self, x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
-        unit, (width, height) = self.place.unit, self.place.size
-        where = (x * unit / width, 1 - y * unit / height)
-        size = pixels * unit * 72 / DPI
-        self.figure.text(*where, text, fontsize=size, color=color, parse_math=False, **style)
+    axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GRAY, pad=8 * layout.unit)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.norm_fire import FINALS, FireState, Firing, empty_finals, final_state
-from ripe_mambaspike.ops.operator import Operator, select_steps
+from ripe_mambaspike.ops.operator import Operator, empty_if, select_steps
 
 
 class EnterFireInputs(NamedTuple):
@@ -28,8 +28,8 @@ class EnterFireInputs(NamedTuple):
 
 
 class EnterFireState(NamedTuple):
-    input: Tensor  # normalized events of the last step [B, 2, H, W], float32
-    neuron: FireState
+    input: Tensor | None  # normalized events of the last step [B, 2, H, W], float32; None without a filter
+    neuron: FireState  # its rows are those of the input, too
 
 
 class EnterFireOutput(NamedTuple):
@@ -63,12 +63,12 @@ def enter_fire(
     out = EnterFireOutput(*found[:3])
     if not output_final_state:
         return out, None
-    last = normalized(x[:, -1], *(table[..., -1, :, None, None] for table in tables[:2]))
-    return out, EnterFireState(last, final_state(found[3:], out.spikes, firing))
+    return out, EnterFireState(found[3] if found[3].numel() else None, final_state(found[4:], out.spikes, firing))
 
 
 def normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`scale x + shift` in float32, or in float64 for float64 inputs."""
+    """`scale x + shift`, at least in float32: x [B, T, 2, H, W], scale and shift [T, 2] or [B, T, 2]."""
+    scale, shift = scale[..., None, None], shift[..., None, None]
     if x.is_cuda:  # PyTorch rounds the product there; through float64 the result is rounded once, as in the kernels
         return torch.addcmul(shift.double(), x.double(), scale.double()).to(shift.dtype)
     return torch.addcmul(shift, x.to(shift.dtype), scale)
@@ -80,7 +80,11 @@ def empty_enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     shape = (samples, steps, -(-height // 2), -(-width // 2), i.kernel.shape[0])
     potential, operand = (i.x.new_empty(shape, dtype=i.kernel.dtype) for _ in range(2))
     spikes = i.x.new_empty(shape, dtype=i.kernel.dtype if i.firing.relaxed else torch.uint8)
-    return spikes, potential, operand, *empty_finals(i.firing, i.output_final_state, operand)
+    kept = i.output_final_state and i.filter_coefficient is not None
+    final_input = empty_if(kept, i.x, (samples, 2, height, width), i.entry_shift.dtype)
+    return spikes, potential, operand, final_input, *empty_finals(i.firing, i.output_final_state, operand)
 
 
-ENTER_FIRE = Operator("enter_fire", EnterFireInputs, ("spikes", "potential", "operand", *FINALS), empty_enter_fire)
+ENTER_FIRE = Operator(
+    "enter_fire", EnterFireInputs, ("spikes", "potential", "operand", "final_input", *FINALS), empty_enter_fire
+)

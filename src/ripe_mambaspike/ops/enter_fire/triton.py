@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.enter_fire import EnterFireInputs, empty_enter_fire
+from ripe_mambaspike.ops.enter_fire import EnterFireInputs, empty_enter_fire, normalized
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous, neuron_state, next_power_of_2
 
@@ -166,7 +166,7 @@ def entry_block(positions: int, dtype: torch.dtype) -> tuple[int, int]:
 def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     x, kernel = i.x.contiguous(), i.kernel
     outputs = empty_enter_fire(i)
-    spikes, potential, operand, *finals = outputs
+    spikes, potential, operand, final_input, *finals = outputs
     samples, steps, _, height, width = x.shape
     rows, columns = -(-height // 2), -(-width // 2)
     channels = kernel.shape[0]
@@ -192,4 +192,6 @@ def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
         num_warps=warps,
         maxnreg=REGISTERS if kernel.dtype.itemsize == 2 else None,
     )
+    if final_input.numel():
+        final_input.copy_(normalized(x[:, -1:], i.entry_scale[..., -1:, :], i.entry_shift[..., -1:, :])[:, 0])
     return outputs

@@ -59,7 +59,7 @@ class AttendFireInputs(NamedTuple):
 
 class AttendFireState(NamedTuple):
     input_spikes: Tensor  # last input spikes of the attention [B, P, C]
-    neuron: FireState
+    neuron: FireState  # its rows are those of the input spikes, too
 
 
 class AttendFireOutput(NamedTuple):

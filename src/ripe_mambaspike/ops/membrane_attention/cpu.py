@@ -8,16 +8,16 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs, empty_attend_fire
-from ripe_mambaspike.ops.norm_fire.cpu import constants, norm, state
+from ripe_mambaspike.ops.norm_fire.cpu import check_in_place, constants, norm, states
 from ripe_mambaspike.ops.operator import empty_if, gradient_like
 
 
 def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
     out = i.features.new_empty(i.features.shape)
     attention = empty_if(i.keep_attention, out, out.shape)
-    neuron, before, finals = (None,) * 5, (None,) * 3, (None,) * 3
+    neuron, state, finals = (None,) * 5, (None,) * 4, (None,) * 4
     weights = (*_weights(i, i.potential.dtype), dense(i.gain, torch.float32))
-    inputs = (*_wide(i), *norm(i.scale, i.shift), *weights, *neuron, 0.0, _before(i), *before)
+    inputs = (*_wide(i), *norm(i.scale, i.shift), *weights, *neuron, 0.0, _before(i), *state)
     call("attend", *_kinds(i), 0, *out.shape, *inputs, out, or_null(attention), None, *finals)
     return out, attention
 
@@ -25,10 +25,15 @@ def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
 def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     outputs = empty_attend_fire(i)
     spikes, operand, attention, *finals = outputs
-    neuron, before = constants(i.firing), state(i.initial_state, i.firing.relaxed)
     weights = (*_weights(i, i.potential.dtype), dense(i.attention_gain, torch.float32))
-    inputs = (*_wide(i), *norm(i.scale, i.shift), *weights, *neuron, float(i.firing.sharpness), _before(i), *before)
-    written = (operand, or_null(attention), spikes, *map(or_null, finals))
+    neuron = (*constants(i.firing), float(i.firing.sharpness))
+    initial, final = states(i.initial_state, i.firing.relaxed, finals)
+    before = _before(i)
+    in_place = i.initial_state is not None and i.initial_state.rows is not None
+    if in_place:
+        check_in_place([i.input_spikes], [before])
+    inputs = (*_wide(i), *norm(i.scale, i.shift), *weights, *neuron, before, *initial)
+    written = (operand, or_null(attention), spikes, before if in_place else None, *final)
     call("attend", *_kinds(i), i.firing.relaxed, *operand.shape, *inputs, *written)
     return outputs
 

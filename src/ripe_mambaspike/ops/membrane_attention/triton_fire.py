@@ -56,7 +56,7 @@ def modulate_fire(i: AttendFireInputs, given: AttentionInputs, mixture: KeyMixtu
         *(decay, decay if rotation is None else rotation, drive, threshold),
         *(decay if coefficient is None else coefficient, sharpness),
         *(spikes, operand, attention, positions),
-        *contiguous(*(i.initial_state or (None, None, None))),
+        *contiguous(*(i.initial_state or (None,) * 3)[:3]),
         *(one if one.numel() else None for one in finals),
         STEPS=steps,
         C=channels,

@@ -33,11 +33,16 @@ class Firing(NamedTuple):
 
 
 class FireState(NamedTuple):
-    """The state of a neuron and of the filter after it, each [B, P, C]."""
+    """The state of a neuron and of the filter after it, each [B, P, C].
+
+    With `rows` [B], sample b has row rows[b] of these tensors, and the C++ operators update them in place; then no
+    final state is requested.
+    """
 
     membrane: Tensor  # after the reset, float32
     membrane_imag: Tensor | None  # the imaginary part, of a neuron with rotation
-    last_spikes: Tensor  # uint8, float32 when relaxed
+    last_spikes: Tensor | None  # uint8, float32 when relaxed; None for zeros
+    rows: Tensor | None = None  # int64, each one once
 
 
 class FireOutput(NamedTuple):

@@ -1,5 +1,7 @@
 """Norm, neuron and temporal filter by the C++ operators."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,9 +16,9 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     outputs = empty_norm_fire(i._replace(x=x))
     spikes, _, potential, operand, *finals = outputs
     parameters = (*norm(i.scale, i.shift), *constants(i.firing), float(i.firing.sharpness))
-    written = (spikes, or_null(potential), operand, *map(or_null, finals))
-    before = state(i.initial_state, i.firing.relaxed)
-    call("norm_fire", is_bfloat16(x), i.firing.relaxed, *x.shape, x, *parameters, *before, *written)
+    initial, final = states(i.initial_state, i.firing.relaxed, finals)
+    written = (spikes, or_null(potential), operand, *final)
+    call("norm_fire", is_bfloat16(x), i.firing.relaxed, *x.shape, x, *parameters, *initial, *written)
     return outputs
 
 
@@ -48,9 +50,24 @@ def constants(firing: Firing) -> list[Tensor | None]:
     return [dense(one, torch.float32) for one in firing[:5]]
 
 
-def state(given: FireState | None, relaxed: bool) -> tuple[Tensor | None, ...]:
-    """The initial state, as C++ reads it."""
-    if given is None:
-        return None, None, None
-    spikes = dense(given.last_spikes, torch.float32 if relaxed else torch.uint8)
-    return dense(given.membrane, torch.float32), dense(given.membrane_imag, torch.float32), spikes
+def states(
+    state: FireState | None, relaxed: bool, finals: Sequence[Tensor]
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """The initial state with its rows, and where the final one is written: to the same memory if there are rows."""
+    written = [or_null(one) for one in finals]
+    if state is None:
+        return [None] * 4, written
+    kinds = (torch.float32, torch.float32, torch.float32 if relaxed else torch.uint8)
+    initial = [dense(one, kind) for one, kind in zip(state[:3], kinds, strict=True)]
+    if state.rows is not None:
+        check_in_place(state[:3], initial)
+        written = initial
+    return [*initial, state.rows], written
+
+
+def check_in_place(given: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> None:
+    """Raise if a state that is updated in place had to be copied to be read."""
+    if any(one is not other for one, other in zip(given, read, strict=True)):
+        raise InputError(
+            "state_rows: expected a contiguous state (float32, spikes as bytes), got another", field="state_rows"
+        )

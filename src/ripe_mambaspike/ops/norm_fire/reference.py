@@ -19,7 +19,8 @@ def norm_fire(i: NormFireInputs) -> tuple[Any, ...]:
     fired = torch.stack(spikes, 1)
     operand = fired
     if firing.coefficient is not None:
-        before = None if state is None else state.last_spikes.to(fired.dtype).transpose(1, 2)
+        last = None if state is None else state.last_spikes
+        before = None if last is None else last.to(fired.dtype).transpose(1, 2)
         operand = tdm(fired.transpose(2, 3), firing.coefficient, before)[0].transpose(2, 3)
     return fired, fired, torch.stack(potentials, 1), operand, *final, fired[:, -1]
 

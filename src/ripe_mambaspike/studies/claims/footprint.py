@@ -8,37 +8,23 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.nn.bridge import RateProjection
 from ripe_mambaspike.nn.norm import TimeBatchNorm
-from ripe_mambaspike.studies.claims.printed import DAILY
+from ripe_mambaspike.studies.claims.printed import DAILY, printed_row
 from ripe_mambaspike.studies.claims.verdict import Claim, fact, number
 
 MAC, AC = 4.6, 0.9  # pJ at 45 nm
 RATES = (0.05, 0.2)  # of §5, measured
 OPERATING_RATES = (0.015, 0.19)  # of §4.5
-OTHERS = {"TSM": "48.6", "Swin-T": "55.6", "EvMamba": "153.0", "TimeSformer": "242.4", "C3D": "294.4"}
 
 
 def footprint_claims() -> Iterator[Claim]:
     return chain(_storage(), _weights(), _table())
 
 
-def _megabytes(name: str) -> float:
-    return count_parameters(model_config(name)).weight_bytes["fp16"] / 1e6
-
-
 def _storage() -> Iterator[Claim]:
-    rows = (
-        ("cifar10dvs", "RIPE-MambaSpike", "1.7 MB"),
-        ("dailydvs200-lite", "RIPE-MambaSpike lite, DailyDVS-200", "7.6 MB"),
-        ("dailydvs200", "RIPE-MambaSpike, DailyDVS-200", "16.1 MB"),
-        ("mamba-spike", "Mamba-Spike", "72.5 MB"),
-    )
-    for name, label, paper in rows:
-        yield number("footprint.{name}", _megabytes(name), paper=paper, name=name, label=label)
-    counts = {row.method: row for row in DAILY}
-    for method, paper in OTHERS.items():
-        millions = counts[method].millions
-        assert millions is not None
-        yield number("footprint.{slug}", 2 * millions, slug=method.lower(), method=method, paper=paper)
+    for name in ("cifar10dvs", "dailydvs200-lite", "dailydvs200", "mamba-spike"):
+        yield number(f"footprint.{name}", count_parameters(model_config(name)).weight_bytes["fp16"] / 1e6)
+    for method in ("TSM", "Swin-T", "EvMamba", "TimeSformer", "C3D"):
+        yield number(f"footprint.{method.lower()}", 2 * (printed_row(DAILY, method).millions or 0))
     ranked = sorted(DAILY, key=lambda row: -row.accuracy)
     places = {name: 1 + next(i for i, row in enumerate(ranked) if row.method == name) for name in ("EvMamba", "C3D")}
     yield fact(

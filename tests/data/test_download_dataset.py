@@ -10,8 +10,8 @@ from io import BytesIO
 import pytest
 
 from raising import raises
-from ripe_mambaspike.data import download
-from ripe_mambaspike.data.fetch import download_dataset
+from ripe_mambaspike.data import transfer
+from ripe_mambaspike.data.download import download_dataset
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
 from ripe_mambaspike.data.sets import registry
 from ripe_mambaspike.errors import ConfigError, DataError
@@ -43,7 +43,7 @@ def site(tmp_path, monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    monkeypatch.setattr(download, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     yield f"http://127.0.0.1:{server.server_port}", folder
