@@ -107,7 +107,7 @@ def test_flipped_spikes(monkeypatch, deployed, clip):
 
     def flip(i):
         spikes, *rest = fire(i)
-        if not i.relaxed:
+        if not i.firing.relaxed:
             spikes = spikes.clone()
             spikes[:, 0, 0] = 1 - spikes[:, 0, 0]
         return spikes, *rest

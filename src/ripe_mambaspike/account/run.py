@@ -18,7 +18,7 @@ from ripe_mambaspike.events.region import Crop, Size
 from ripe_mambaspike.inference.classifier import load_network, make_clip, read_recording
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.input_checks import check_input
-from ripe_mambaspike.models.labels import BEST, CONFIG_FILE
+from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model, list_models, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -132,12 +132,7 @@ def _account_clip(name: str, fields: dict[str, Any], path: Path | None) -> dict[
 def _saved_model(name: str, fields: dict[str, Any]) -> Model:
     if fields:
         raise ConfigError(f"--set: expected none for the saved network {name}, got {', '.join(fields)}", field="--set")
-    folder = Path(name)
-    try:
-        of_a_run = not (folder / CONFIG_FILE).exists() and (folder / BEST / CONFIG_FILE).exists()
-    except (OSError, ValueError):  # not a valid path
-        of_a_run = False
-    return from_pretrained(folder / BEST if of_a_run else name)
+    return from_pretrained(find_checkpoint(name))
 
 
 def _account_recordings(

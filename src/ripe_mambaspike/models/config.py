@@ -1,12 +1,12 @@
 """Typed, frozen configs of the networks, checked on construction. `config.json` holds exactly these fields."""
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.errors import ConfigError, short_repr
+from ripe_mambaspike.schema import suggest
 
 Form = Literal["training", "deployed", "dual-kernel"]
 BridgeKind = Literal["mr-s3a", "stage3"]
@@ -54,10 +54,8 @@ class ModelConfig:
         total = sum(parts.values())
         if total > MAX_PARAMETERS:
             largest = max(parts, key=lambda name: parts[name])
-            raise ConfigError(
-                f"{largest}: expected a network of at most {MAX_PARAMETERS:,} parameters, got about {total:,}",
-                field=largest,
-            )
+            wanted = f"a network of at most {MAX_PARAMETERS:,} parameters"
+            raise ConfigError.expected(largest, wanted, f"about {total:,}")
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -70,13 +68,9 @@ class ModelConfig:
 
         for name in values:
             if name not in cls.field_names():
-                renamed = CONFIG_FIELDS.get(cls.architecture, {}).get(name)
-                close = [renamed] if renamed else difflib.get_close_matches(name, cls.field_names(), 1)
-                hint = f"; did you mean '{close[0]}'?" if close else ""
-                known = ", ".join(cls.field_names())
-                raise ConfigError(
-                    f"{name}: expected a field of {origin} ({known}), got an unknown one{hint}", field=name
-                )
+                meant = CONFIG_FIELDS.get(cls.architecture, {}).get(name, name)
+                wanted = f"a field of {origin} ({', '.join(cls.field_names())})"
+                raise ConfigError.expected(name, wanted, f"an unknown one{suggest(meant, cls.field_names())}")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,9 +79,8 @@ class ModelConfig:
     def replace(self, origin: str = "the model", **overrides: Any) -> Self:
         return self.from_dict({**{name: getattr(self, name) for name in self.field_names()}, **overrides}, origin)
 
-    def _refuse(self, field: str, expected: str, got: Any = None) -> None:
-        got = getattr(self, field) if got is None else got
-        raise ConfigError(f"{field}: expected {expected}, got {got!r}", field=field)
+    def _refuse(self, field: str, expected: str) -> None:
+        raise ConfigError.expected(field, expected, short_repr(getattr(self, field)))
 
     def _check_in_size(self) -> None:
         given = self.in_size

@@ -38,10 +38,10 @@ def count_flops(config: ModelConfig) -> Flops:
     return Flops(_mamba_spike(config))
 
 
-def token_counts(config: RipeConfig) -> list[int]:
-    """Tokens per step at every level of the hierarchy."""
-    height, width = config.grids(*config.in_size)[-1]
-    count = height * width if config.num_tokens is None else config.num_tokens
+def token_counts(config: RipeConfig, size: tuple[int, int] | None = None) -> list[int]:
+    """Tokens per step at every level of the hierarchy, for inputs of the config's or another size."""
+    height, width = config.grids(*(size or config.in_size))[-1]
+    count = config.num_tokens or height * width
     counts = []
     for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer):
         count = math.ceil(count / level.ratio)

@@ -20,7 +20,7 @@ FORMAT = "ripe-labels"
 VERSION = 4  # 3 says `cut` for `partition`, 2 also `steps` for `time_steps`; 1 has no sensor, duration and store
 BEST = "best"
 LAST = "last"  # of a run that was stopped before it picked one
-CONFIG_FILE = "config.json"  # as in models.pretrained, which needs torch
+CONFIG_FILE = "config.json"  # of `models.pretrained`
 MAX_SENSOR_SIDE = 65536
 HINT = "a file written by ripe train is needed"
 

@@ -13,12 +13,11 @@ from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finit
 from ripe_mambaspike.nn.fused.coverage import layer_norm
 from ripe_mambaspike.nn.fused.hierarchy import run_block
 from ripe_mambaspike.nn.hierarchy import linear_head
-from ripe_mambaspike.nn.mamba import BlockPlan, CausalConv1d, Mamba, inner_weights
+from ripe_mambaspike.nn.mamba import CausalConv1d, Mamba, plan_block
 from ripe_mambaspike.nn.modified import Modification, find_modification, known
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
 from ripe_mambaspike.ops.pooled_rates.reference import windowed_rate
-from ripe_mambaspike.ops.shapes import at_least_float32
 
 DECAY = 0.97
 
@@ -58,12 +57,8 @@ class PreNormMamba(nn.Module):
         dtype = precision(x)
         if backend(x, dtype) is None or self._altered():
             return x + self.mamba(self.norm(x))[0]
-        norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
-        mamba = self.mamba
-        inner = inner_weights((mamba,), dtype)
         with torch.autocast(x.device.type, enabled=False):
-            plan = BlockPlan(norm, mamba.in_proj.weight.to(dtype), inner, mamba.out_proj.weight.to(dtype), None)
-            return x + run_block(plan, x)
+            return x + run_block(plan_block(self.norm, (self.mamba,), None, dtype), x)
 
     def _altered(self) -> bool:
         found = find_modification(self, (self.norm, self.mamba), _TABLE)

@@ -10,6 +10,7 @@ from torch import Tensor
 from ripe_mambaspike.data.clip_cache import free_memory
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.flops import token_counts
 from ripe_mambaspike.models.fused import kernels_cover
 from ripe_mambaspike.nn.hierarchy import plan_levels
 from ripe_mambaspike.ops.backend import precision
@@ -42,7 +43,9 @@ def activation_bytes(
     bridge = (rates + 2 * mixed) * itemsize + 2 * mixed * FLOAT32
     # Per level: each direction's inputs (4), the parts read from them (2) and the result (2); the normed tokens (1).
     held = 8 * (1 if config.causal else 2) + 1
-    levels = [count * (held * itemsize + 3 * FLOAT32) for count in _tokens(config, steps, positions)]
+    widths = [level.width for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer)]
+    tokens = zip(token_counts(config, (height, width)), widths, strict=True)
+    levels = [steps * count * across * (held * itemsize + 3 * FLOAT32) for count, across in tokens]
     if not training:
         return samples * _largest(stages, bridge, levels, itemsize)
     kept = steps * 2 * height * width * (itemsize + FLOAT32) + stages[-1] * itemsize + bridge + sum(levels)
@@ -55,16 +58,6 @@ def activation_bytes(
     inputs = (2, *(c for c in config.stage_channels for _ in range(2)))[:-1]
     moments = sum((9 * channels) ** 2 for channels in inputs) * FLOAT32
     return total + (4 * passes + 5) * moments
-
-
-def _tokens(config: RipeConfig, steps: int, positions: int) -> list[int]:
-    """Elements of every level's tokens for one sample."""
-    count = config.num_tokens or positions
-    sizes = []
-    for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer):
-        count = -(-count // level.ratio)
-        sizes.append(steps * count * level.width)
-    return sizes
 
 
 def _largest(stages: Sequence[int], bridge: int, levels: Sequence[int], itemsize: int) -> int:

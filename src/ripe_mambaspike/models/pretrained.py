@@ -26,13 +26,12 @@ from ripe_mambaspike.files import earlier_versions, make_folder, read_regular, w
 from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import Form, ModelConfig
 from ripe_mambaspike.models.config_check import difference_from_config, meta_copy, sync_num_classes
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
+from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE, Labels, packed_labels, read_labels
 from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 from ripe_mambaspike.schema import read_json
 
-CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT = "ripe-mambaspike"
 VERSION = 2

@@ -1,7 +1,5 @@
 """Networks by name: `create_model("dvsgesture", num_classes=5)`, `list_models("*lite*")`, `@register_model`."""
 
-import difflib
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,23 +10,13 @@ from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.registry import Registry
+from ripe_mambaspike.schema import suggest
 
 __all__ = ["MambaSpike", "RipeMambaSpike", "build", "create_model", "list_models", "model_config", "register_model"]
 
-ConfigMaker = Callable[[], ModelConfig]
-_MODELS: dict[str, ConfigMaker] = {}
-
-
-def register_model(name: str) -> Callable[[ConfigMaker], ConfigMaker]:
-    """A decorator for a function that returns the config of the network of this name."""
-
-    def add(make: ConfigMaker) -> ConfigMaker:
-        if name in _MODELS:
-            raise ConfigError(f"model: expected a name that is free, got {name!r}", field="model")
-        _MODELS[name] = make
-        return make
-
-    return add
+_MODELS = Registry("model")
+register_model = _MODELS.register  # a decorator for a function that returns the config of the network of this name
 
 
 @register_model("dvsgesture")
@@ -93,16 +81,16 @@ def list_models(pattern: str = "*") -> list[str]:
 def model_config(name: str, **overrides: Any) -> ModelConfig:
     """The config registered under a name, with fields overridden."""
     if not isinstance(name, str) or name not in _MODELS:
-        close = difflib.get_close_matches(str(name), _MODELS, 1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise ConfigError(f"model: expected one of {', '.join(_MODELS)}, got '{name}'{hint}", field="model")
-    return _MODELS[name]().replace(f"model '{name}'", **overrides)
+        got = f"'{name}'{suggest(str(name), _MODELS)}"
+        raise ConfigError.expected("model", f"one of {', '.join(_MODELS)}", got)
+    config: ModelConfig = _MODELS[name]()
+    return config.replace(f"model '{name}'", **overrides)
 
 
 def build(config: ModelConfig, name: str) -> Model:
     """A network of this config with fresh weights from PyTorch's global generator; on the meta device of any size."""
     if not isinstance(config, ModelConfig):
-        raise ConfigError(f"config: expected a ModelConfig, got a {type(config).__name__}", field="config")
+        raise ConfigError.expected("config", "a ModelConfig", f"a {type(config).__name__}")
     if torch.get_default_device().type != "meta":
         config.check_size()
     return ARCHITECTURES[config.architecture].model(config, name)
@@ -118,7 +106,7 @@ def create_model(name: str, *, seed: int | None = None, **overrides: Any) -> Mod
     if seed is None:
         return build(config, name)
     if not isinstance(seed, int) or isinstance(seed, bool):
-        raise ConfigError(f"seed: expected an int, got {seed!r}", field="seed")
+        raise ConfigError.expected("seed", "an int", repr(seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config, name)

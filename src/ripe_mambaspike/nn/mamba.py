@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from ripe_mambaspike.nn.norm import Affine, norm_affine
 from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaState
 from ripe_mambaspike.ops.mamba_inner.reference import causal_conv
@@ -101,14 +102,26 @@ def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
 class BlockPlan(NamedTuple):
     """A block's weights as the fused operator reads them: D = 2 directions stacked, or one for a causal block."""
 
-    norm: tuple[Tensor, Tensor]  # LayerNorm [d], float32
+    norm: Affine  # LayerNorm [d], float32
     in_proj: Tensor  # [D·2E, d]
     inner: InnerWeights
     out_proj: Tensor  # [d, D·E]: each direction's own projection and the merge in one
     out_bias: Tensor | None  # [d]
 
 
-def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeights:
+def plan_block(
+    norm: nn.LayerNorm, directions: Sequence[Mamba], merge: nn.Linear | None, dtype: torch.dtype
+) -> BlockPlan:
+    """For `nn.fused`: products in `dtype`, everything else in float32."""
+    in_proj = torch.cat([direction.in_proj.weight for direction in directions])
+    out, bias = directions[0].out_proj.weight, None
+    if merge is not None:
+        pairs = zip(merge.weight.chunk(2, 1), directions, strict=True)
+        out, bias = torch.cat([part @ direction.out_proj.weight for part, direction in pairs], 1), merge.bias.to(dtype)
+    return BlockPlan(norm_affine(norm), in_proj.to(dtype), _inner_weights(directions, dtype), out.to(dtype), bias)
+
+
+def _inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeights:
     """The weights of one or two directions, stacked."""
 
     def stacked(name: str) -> Tensor:
@@ -132,15 +145,7 @@ class BidirectionalMamba(nn.Module):
         self.merge = nn.Linear(2 * width, width)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
-        """For `nn.fused`: products in `dtype`, everything else in float32."""
-        directions = (self.forward_mamba, self.backward_mamba)
-        in_proj = torch.cat([direction.in_proj.weight for direction in directions])
-        out = torch.cat(
-            [m @ d.out_proj.weight for m, d in zip(self.merge.weight.chunk(2, 1), directions, strict=True)], 1
-        )
-        norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
-        inner = inner_weights(directions, dtype)
-        return BlockPlan(norm, in_proj.to(dtype), inner, out.to(dtype), self.merge.bias.to(dtype))
+        return plan_block(self.norm, (self.forward_mamba, self.backward_mamba), self.merge, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(x)
@@ -162,10 +167,7 @@ class CausalMamba(nn.Module):
         self.forward_mamba = Mamba(width)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
-        """For `nn.fused`, as in the bidirectional block."""
-        norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
-        projections = (self.forward_mamba.in_proj.weight.to(dtype), self.forward_mamba.out_proj.weight.to(dtype))
-        return BlockPlan(norm, projections[0], inner_weights((self.forward_mamba,), dtype), projections[1], None)
+        return plan_block(self.norm, (self.forward_mamba,), None, dtype)
 
     def forward_with_state(self, x: Tensor, initial_state: State | None = None) -> tuple[Tensor, State]:
         """Run a piece of a longer sequence from the state of the piece before it."""

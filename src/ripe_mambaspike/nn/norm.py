@@ -16,6 +16,7 @@ from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
 from ripe_mambaspike.ops.operator import select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
+Affine = tuple[Tensor, Tensor]  # weight (or scale) and bias (or shift) of a norm
 EPSILON = 1e-5
 MOMENTUM = 0.1
 LOADED_BATCHES = 10**9  # num_batches_tracked of statistics from a file
@@ -209,6 +210,11 @@ class SharedAffine(TimeAffine):
 
     def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: Step = 0) -> Tensor:
         return affine_over_time(x, self.scale, self.shift)  # one row for all steps
+
+
+def norm_affine(norm: nn.LayerNorm) -> Affine:
+    """Weight and bias [d] of a LayerNorm as the operators read them, float32."""
+    return at_least_float32(norm.weight), at_least_float32(norm.bias)
 
 
 def as_one_step(norm: Callable[[Tensor, ForwardMode], Tensor], x: Tensor, mode: ForwardMode) -> Tensor:

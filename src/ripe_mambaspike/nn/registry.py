@@ -1,4 +1,4 @@
-"""Kinds of modules by name. A module registers itself where it is defined; nothing else has to be edited."""
+"""Modules and networks by name. Each registers itself where it is defined; nothing else has to be edited."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 class Registry(dict[str, Any]):
-    """Module classes, or functions that create modules, by their name in a config field."""
+    """Classes, or functions that create a module or a config, by their name in a config field."""
 
     def __init__(self, field: str) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Registry(dict[str, Any]):
 
         def add(factory: Factory) -> Factory:
             if name in self:
-                raise ConfigError(f"{self.field}: expected a name that is free, got {name!r}", field=self.field)
+                raise ConfigError.expected(self.field, "a name that is free", repr(name))
             self[name] = factory
             return factory
 

@@ -11,11 +11,10 @@ from ripe_mambaspike.nn.fused.bridge import UnnormedTokens
 from ripe_mambaspike.nn.fused.carried import Carried
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan, CausalMamba
+from ripe_mambaspike.nn.norm import Affine, norm_affine
 from ripe_mambaspike.ops.mamba_inner import MambaState, mamba_inner
 from ripe_mambaspike.ops.row_norm import row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
-
-Affine = tuple[Tensor, Tensor]
 
 
 class LevelPlan(NamedTuple):
@@ -41,11 +40,11 @@ def plan_hierarchy(hierarchy: Hierarchy, head: Any, dtype: torch.dtype) -> Hiera
         if not isinstance(transition, nn.Identity):
             step: Any = transition
             ratio *= step.ratio
-            widen, norm = _linear(step.widen, dtype), _norm(step.norm)
+            widen, norm = _linear(step.widen, dtype), norm_affine(step.norm)
         block = _block(hierarchy.blocks[level], dtype) if hierarchy.blocks else None
         levels.append(LevelPlan(ratio, widen, norm, block, rates[level]))
     parts = head if isinstance(head, nn.Sequential) else (head,)
-    return HierarchyPlan(_norm(hierarchy.norm), tuple(levels), tuple(_apply(part, dtype) for part in parts))
+    return HierarchyPlan(norm_affine(hierarchy.norm), tuple(levels), tuple(_apply(part, dtype) for part in parts))
 
 
 def classify(plan: HierarchyPlan, given: Tensor | UnnormedTokens, carried: Carried | None = None) -> Tensor:
@@ -115,7 +114,3 @@ def _apply(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 def _linear(module: nn.Linear, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     return module.weight.to(dtype), None if module.bias is None else module.bias.to(dtype)
-
-
-def _norm(module: nn.LayerNorm) -> Affine:
-    return at_least_float32(module.weight), at_least_float32(module.bias)
