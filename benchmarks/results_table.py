@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ripe_mambaspike.bench.tables import Table, machine_line, paths_of, tables_of
-from ripe_mambaspike.cli.output import number
+from ripe_mambaspike.cli.output import format_number
 
 Document = dict[str, Any]
 TIMEOUT_SECONDS = 1200  # seconds a command may take
@@ -202,7 +202,7 @@ def comparison(documents: dict[str, Document], earlier: dict[str, Document], sou
     """What both pages hold: before, now and the ratio; above 1 is slower or more memory."""
     before = dict(timings(earlier))
     rows = [
-        [name, number(before[name]), number(now), f"{now / before[name]:.3f}"]
+        [name, format_number(before[name]), format_number(now), f"{now / before[name]:.3f}"]
         for name, now in timings(documents)
         if before.get(name)
     ]
@@ -217,7 +217,7 @@ def markdown(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
 
 
 def page_of(table: Table) -> list[str]:
-    rows = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in table.rows]
+    rows = [[cell if isinstance(cell, str) else format_number(cell) for cell in row] for row in table.rows]
     return [f"## {table.title}", "", *markdown(tuple(table.columns), rows), "", *(f"- {n}" for n in table.notes), ""]
 
 

@@ -10,7 +10,7 @@ import torch
 from ripe_mambaspike.ops.enter_fire import enter_fire
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire
-from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire
+from ripe_mambaspike.ops.norm_fire import Firing, norm_fire
 from ripe_mambaspike.ops.pooled_rates import pooled_rates
 
 BATCH, STEPS = 3, 7
@@ -24,6 +24,12 @@ class Setting(NamedTuple):
     device: str = "cpu"
     relaxed: bool = False  # of attend_fire: nothing flips where sums round differently
     positions: int = 140  # of attend_fire
+
+
+def in_place(state):
+    """Whether a state has rows, so that operators update it."""
+    nested = state if isinstance(state, tuple | list) else ()
+    return getattr(state, "rows", None) is not None or any(map(in_place, nested))
 
 
 class Drawn:
@@ -41,10 +47,11 @@ class Drawn:
     def spikes(self, *shape):
         return (torch.rand(shape, generator=self.generator) < 0.3).to(self.device, torch.uint8)
 
-    def neuron(self, channels, rotating):
-        rotation = self.uniform(channels, high=0.3) if rotating else None
+    def firing(self, channels, setting, relaxed=False):
+        rotation = self.uniform(channels, high=0.3) if setting.rotating else None
         gain, threshold = self.uniform(channels, low=0.5), self.uniform(channels, low=0.3)
-        return NeuronConstants(self.uniform(channels, low=0.4, high=0.95), rotation, gain, threshold)
+        decay = self.uniform(channels, low=0.4, high=0.95)
+        return Firing(decay, rotation, gain, threshold, self.uniform(channels), relaxed)
 
     def table(self, rows, channels):
         return self.uniform(rows, channels, low=0.5, high=1.5), self.uniform(rows, channels, low=-0.3, high=0.3)
@@ -56,23 +63,11 @@ class Drawn:
 
 def norm_fire_run(setting):
     d = Drawn(setting)
-    x, affine, neuron, coefficient = (
-        d.normal(BATCH, STEPS, 11, 6),
-        d.table(setting.rows, 6),
-        d.neuron(6, setting.rotating),
-        d.uniform(6),
-    )
+    x, affine, firing = d.normal(BATCH, STEPS, 11, 6), d.table(setting.rows, 6), d.firing(6, setting)
 
     def run(samples, steps, state, first):
-        out, final = norm_fire(
-            x[samples, steps],
-            *affine,
-            neuron,
-            coefficient,
-            first_step=first,
-            initial_state=state,
-            output_final_state=True,
-        )
+        options = {"first_step": first, "initial_state": state, "output_final_state": not in_place(state)}
+        out, final = norm_fire(x[samples, steps], *affine, firing, **options)
         return (out.spikes, out.potential, out.operand), final
 
     return run
@@ -97,13 +92,13 @@ def attend_fire_run(setting):
     d = Drawn(setting)
     potential, features = d.normal(BATCH, STEPS, setting.positions, 16), d.normal(BATCH, STEPS, setting.positions, 16)
     spikes, weights, affine = d.spikes(BATCH, STEPS, setting.positions, 16), d.weights(16), d.table(setting.rows, 16)
-    neuron, coefficient = d.neuron(16, setting.rotating), d.uniform(16)
+    firing = d.firing(16, setting, setting.relaxed)
 
     def run(samples, steps, state, first):
         at = (samples, steps)
         return attend_fire(
-            potential[at], spikes[at], features[at], *affine, weights, neuron, coefficient, keep_attention=True,
-            relaxed=setting.relaxed, first_step=first, initial_state=state, output_final_state=True,
+            potential[at], spikes[at], features[at], *affine, weights, firing, keep_attention=True,
+            first_step=first, initial_state=state, output_final_state=not in_place(state),
         )  # fmt: skip
 
     return run
@@ -112,13 +107,13 @@ def attend_fire_run(setting):
 def enter_fire_run(setting):
     d = Drawn(setting)
     x, kernel = d.uniform(BATCH, STEPS, 2, 9, 12).round(), d.normal(8, 2, 3, 3)
-    entry, affine, neuron = d.table(setting.rows, 2), d.table(setting.rows, 8), d.neuron(8, setting.rotating)
-    before, after = d.uniform(2), d.uniform(8)
+    entry, affine, firing = d.table(setting.rows, 2), d.table(setting.rows, 8), d.firing(8, setting)
+    before = d.uniform(2)
 
     def run(samples, steps, state, first):
         return enter_fire(
-            x[samples, steps], entry, before, kernel, affine, neuron, after,
-            first_step=first, initial_state=state, output_final_state=True,
+            x[samples, steps], entry, before, kernel, affine, firing,
+            first_step=first, initial_state=state, output_final_state=not in_place(state),
         )  # fmt: skip
 
     return run
@@ -132,7 +127,7 @@ def rates_run(setting, keep=None):
     def run(samples, steps, state, first):
         given = [[one[samples, steps] for one in group] for group in (spikes, proxies)]
         rates, final = pooled_rates(
-            *given, (3, 4), keep=keep, first_step=first, initial_state=state, output_final_state=True
+            *given, (3, 4), keep=keep, first_step=first, initial_state=state, output_final_state=not in_place(state)
         )
         return (rates,), final
 
@@ -153,7 +148,9 @@ def mamba_run(setting):
     )  # fmt: skip
 
     def run(samples, steps, state, first):
-        out, final = mamba_inner(inputs[samples, steps], weights, initial_state=state, output_final_state=True)
+        out, final = mamba_inner(
+            inputs[samples, steps], weights, initial_state=state, output_final_state=not in_place(state)
+        )
         return (out,), final
 
     return run
@@ -220,3 +217,29 @@ def check_samples(run, exact, device="cpu"):
     out, _ = run(at[0], at[1], state, samples)
     for given, expected in zip(out, whole, strict=True):
         same(given, expected[at], exact)
+
+
+def with_rows(state, rows):
+    """The state with these rows in each of its parts that can have them."""
+    if isinstance(state, list):
+        return [with_rows(part, rows) for part in state]
+    if not isinstance(state, tuple):
+        return state
+    if "rows" in state._fields:
+        return state._replace(rows=rows)
+    return type(state)(*(with_rows(part, rows) for part in state))
+
+
+def check_rows(run):
+    """A state in rows of larger tensors is updated there, other rows stay, and the outputs are those of one apart."""
+    rows = torch.tensor([4, 0, 2])
+    _, state = run(ALL, slice(0, 2), None, 0)
+    larger = with_rows(mapped(lambda one: one.new_ones(5, *one.shape[1:]).index_copy_(0, rows, one), state), rows)
+    for begin, end in ((2, 3), (3, 6)):
+        expected, state = run(ALL, slice(begin, end), state, begin)
+        found, final = run(ALL, slice(begin, end), larger, begin)
+        assert final is None
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+        mapped(lambda one, other: same(one[rows], other, exact=True), with_rows(larger, None), state)
+        mapped(lambda one: same(one[[1, 3]], torch.ones_like(one[:2]), exact=True), with_rows(larger, None))

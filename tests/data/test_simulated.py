@@ -1,6 +1,5 @@
 """Simulated sets: the same bytes however they are made, the original's split, and all that a store is good for."""
 
-import errno
 import json
 import signal
 import subprocess
@@ -120,7 +119,7 @@ def test_what_the_key_stands_for(make, tmp_path, mnist):
     drawn = [make(**few, seed=1), make(**few, variation=0.5)]
     other = [*drawn, make(**few, size=40), make(**few | {"train": 4})]
     other.append(make(**few, calibration=camera(tmp_path / "other.json", leak_hz=4.0)))
-    other.append(make(**few, images=save_mnist(tmp_path / "more", 40, 30)))
+    other.append(make(images=save_mnist(tmp_path / "more", 40, 30)))
     keys = {store.folder.name for store in [first, *other]}
     assert len(keys) == 7
     assert open_store(tmp_path / "out" / ".ripe", "sim-nmnist").folder == other[-1].folder
@@ -164,21 +163,10 @@ def test_killed(make, tmp_path, mnist, quick, at, noted):
 
 
 @pytest.mark.parametrize("step", [1, 2, 9, 17, 18])
-def test_a_full_disk(make, tmp_path, monkeypatch, step):
-    real, count = building.atomic_write, 0
-
-    def write_some(path):
-        nonlocal count
-        count += 1
-        if count == step:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(path)
-
-    monkeypatch.setattr(building, "atomic_write", write_some)
-    with raises(DataError, "store", mentions="run the same command again"):
+def test_a_full_disk(make, tmp_path, full_disk, step):
+    with full_disk(step), raises(DataError, "store", mentions="run the same command again"):
         make()
     assert not (tmp_path / "out" / ".ripe" / "sim-nmnist" / "current").exists()
-    monkeypatch.setattr(building, "atomic_write", real)
     verify_store(make())
 
 

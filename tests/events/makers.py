@@ -28,6 +28,20 @@ def as_events(listed):
     return np.array(listed, EVENT)
 
 
+def random_events(count, size, span, seed=0, start=0):
+    """Events anywhere on the sensor, in order, over `span` µs."""
+    random = np.random.default_rng(seed)
+    times = np.sort(start + random.integers(0, span, count))
+    x, y = (random.integers(0, side, count) for side in size)
+    return make_events(x, y, times, random.integers(0, 2, count))
+
+
+def array_header(descr, shape):
+    """The header of a .npy file, whatever follows it."""
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
 def read_or_not(path):
     """(the recording, None), or (None, what the error says)."""
     try:

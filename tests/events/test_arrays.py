@@ -5,7 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from makers import EVENTS, columns, npy, npz, refused
+from makers import EVENTS, array_header, columns, npy, npz, refused
 
 from ripe_mambaspike.events import RecordingWarning, read
 from ripe_mambaspike.events.formats import arrays
@@ -102,21 +102,16 @@ def test_an_archive_with_more_events_than_a_block_has(saved):
     np.testing.assert_array_equal(recording.events, LARGE)
 
 
-def wrong_header(shape, descr="'<i8'"):
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-
-
 @pytest.mark.parametrize(
     ("data", "field", "values"),
     [
-        (wrong_header("(1000000000000, 4)") + bytes(64), "size", ["got 64", "(1000000000000, 4)"]),
-        (wrong_header("(9" + "0" * 80 + ", 4)") + bytes(64), "size", ["got 64"]),
-        (wrong_header("(-2, 4)") + bytes(64), "dtype", ["(-2, 4)"]),
-        (wrong_header("(2, 4)") + bytes(65), "size", ["got 65"]),
-        (wrong_header("(2, 4)", "'|O'") + bytes(64), "dtype", ["Python objects"]),
-        (wrong_header("(2, 3)") + bytes(48), "fields", ["x, y, t, p or four columns", "(2, 3)"]),
-        (wrong_header("(0, 4)"), "events", ["none"]),
+        (array_header("'<i8'", "(1000000000000, 4)") + bytes(64), "size", ["got 64", "(1000000000000, 4)"]),
+        (array_header("'<i8'", "(9" + "0" * 80 + ", 4)") + bytes(64), "size", ["got 64"]),
+        (array_header("'<i8'", "(-2, 4)") + bytes(64), "dtype", ["(-2, 4)"]),
+        (array_header("'<i8'", "(2, 4)") + bytes(65), "size", ["got 65"]),
+        (array_header("'|O'", "(2, 4)") + bytes(64), "dtype", ["Python objects"]),
+        (array_header("'<i8'", "(2, 3)") + bytes(48), "fields", ["x, y, t, p or four columns", "(2, 3)"]),
+        (array_header("'<i8'", "(0, 4)"), "events", ["none"]),
         (b"\x93NUMPY\x01\x00\xff\xff{'descr'", "header", ["damage"]),
         (b"\x93NUMPY", "header", ["damage"]),
         (npy(np.zeros(3, [("x", "u2"), ("y", "u2")])), "fields", ["got x, y"]),
@@ -182,7 +177,7 @@ def with_member(name, data, method=zipfile.ZIP_STORED):
 @pytest.mark.parametrize(
     ("data", "field", "values"),
     [
-        (with_member("x", wrong_header("(1000000000000,)") + bytes(64)), "columns", [10**12]),
+        (with_member("x", array_header("'<i8'", "(1000000000000,)") + bytes(64)), "columns", [10**12]),
         (with_member("x", npy(EVENTS["x"][:5])), "columns", ["'x': 5", "'y': 24"]),
         (with_member("t", npy(np.eye(3))), "t.npy", ["a column", "(3, 3)"]),
         (with_member("t", b"nonsense"), "header", ["damage"]),

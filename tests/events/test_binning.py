@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from makers import random_events
 
 from raising import raises
 from ripe_mambaspike.errors import InputError
@@ -19,15 +20,8 @@ GRIDS = [(180, 240), (90, 120), (128, 128), (7, 5), (1, 1), (181, 239), (400, 30
 
 
 def recording_of(count=500, size=(240, 180), seed=0, span=10_000, start=0, ordered=True):
-    random = np.random.default_rng(seed)
-    times = start + random.integers(0, span, count)
-    events = make_events(
-        random.integers(0, size[0], count),
-        random.integers(0, size[1], count),
-        np.sort(times) if ordered else times,
-        random.integers(0, 2, count),
-    )
-    return Recording(events, size)
+    events = random_events(count, size, span, seed, start)
+    return Recording(events if ordered else np.random.default_rng(seed).permutation(events), size)
 
 
 def centre_cell(pixel, pixels, cells):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from makers import NAMES, SMALL, read_or_not, small
+from makers import NAMES, SMALL, array_header, read_or_not, small
 
 FUZZ = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 ENDINGS = st.sampled_from([".bin", ".raw", ".dat", ".aedat", ".aedat4", ".npy", ".npz", ".h5", ".txt", ".csv", ""])
@@ -140,5 +140,4 @@ def test_any_header(tmp_path, start, lines, body):
     body=st.binary(max_size=300),
 )
 def test_any_header_of_an_array(tmp_path, descr, shape, body):
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    check(tmp_path / "a.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body)
+    check(tmp_path / "a.npy", array_header(descr, shape) + body)

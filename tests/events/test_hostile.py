@@ -15,6 +15,7 @@ from makers import (
     EVENTS,
     aedat4,
     aedat4_events,
+    array_header,
     dvs128,
     evt2_event,
     evt2_time,
@@ -34,11 +35,6 @@ from ripe_mambaspike.events import RecordingWarning, open_recording, read, read_
 from ripe_mambaspike.events.formats import aedat3
 
 FIELDS = [("x", "<i8"), ("y", "<i8"), ("t", "<i8"), ("p", "<i8")]
-
-
-def array_header(descr, shape):
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
 def archive(**members):

@@ -27,6 +27,7 @@ from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import RecordingWarning, open_recording, read, read_chunks, registry
 
+VARIANTS = ("npy-table", "npz-compressed", "hdf5-compound")  # of formats that are tested without them
 FORMATS = {"evt21-swapped": "evt21", "npy-table": "npy", "csv": "text"}
 
 
@@ -167,7 +168,9 @@ def test_a_header_alone_holds_no_events(saved, name):
     refused(saved(SMALL[name][1], SMALL[name][0]), "events", "none")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in NAMES]
+)
 def test_a_file_cut_off_anywhere(saved, name):
     """Every length gives the first events of the file, or an error that names the file; half a word names its byte."""
     path = file_of(name, saved)

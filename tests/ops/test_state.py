@@ -3,11 +3,26 @@
 import pytest
 import torch
 
+from raising import raises
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.cpp.build import unavailable_reason
-from stateful import ALL, PIECES, RUNS, STEPS, Setting, check_pieces, check_samples
+from stateful import (
+    ALL,
+    BATCH,
+    PIECES,
+    RUNS,
+    STEPS,
+    Setting,
+    check_pieces,
+    check_rows,
+    check_samples,
+    mapped,
+    with_rows,
+)
 
 NATIVE = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
+IN_PLACE = ("norm_fire", "attend_fire", "enter_fire", "pooled_rates")
 BACKENDS = [pytest.param("native", marks=NATIVE), "plain"]
 
 
@@ -47,3 +62,35 @@ def test_pieces_equal_the_whole_in_bfloat16(name):
         second, _ = run(ALL, slice(3, STEPS), state, 3)
         for *parts, expected in zip(first, second, whole, strict=True):
             assert torch.equal(torch.cat(parts, 1), expected)
+
+
+@NATIVE
+@pytest.mark.parametrize("rotating", [True, False])
+@pytest.mark.parametrize("relaxed", [True, False])
+@pytest.mark.parametrize("name", IN_PLACE)
+@torch.no_grad()
+def test_rows_of_a_larger_state_are_updated_in_place(name, relaxed, rotating):
+    with kernels("native"):
+        check_rows(RUNS[name](Setting(rotating=rotating, relaxed=relaxed)))
+
+
+@pytest.mark.parametrize("name", [*IN_PLACE, "leaky_rates"])
+@torch.no_grad()
+def test_rows_are_refused_by_other_operators(name):
+    run = RUNS[name](Setting())
+    with kernels("plain"):
+        _, state = run(ALL, slice(0, 1), None, 0)
+        with raises(InputError, field="state_rows"):
+            run(ALL, slice(1, 2), with_rows(state, torch.arange(BATCH)), 1)
+
+
+@NATIVE
+@pytest.mark.parametrize("name", IN_PLACE)
+@torch.no_grad()
+def test_rows_of_a_state_that_would_have_to_be_copied_are_refused(name):
+    run = RUNS[name](Setting())
+    with kernels("native"):
+        _, state = run(ALL, slice(0, 1), None, 0)
+        scattered = mapped(lambda one: torch.stack((one, one), -1)[..., 0], state)
+        with raises(InputError, field="state_rows"):
+            run(ALL, slice(1, 2), with_rows(scattered, torch.arange(BATCH)), 1)

@@ -41,7 +41,7 @@ def test_the_page_loads_without_an_error(browse, make_run, clips, epochs):
     dom, console = browse(write_report(make_run(epochs=epochs), clips=clips()))
     assert console == []
     assert re.findall(r"<h2>(.*?)</h2>", dom) == [
-        "Curves", "Firing rates", "Temporal filters", "Confusion", "Classes", "Samples", "Account", "Recipe", "Log",
+        "Curves", "Firing rates", "Temporal filters", "Confusion", "Classes", "Samples", "Cost", "Recipe", "Log",
     ]  # fmt: skip
 
 

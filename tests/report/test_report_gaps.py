@@ -1,4 +1,4 @@
-"""What is missing or broken in a run folder leaves a sentence in its place."""
+"""What is missing or broken in a run folder leaves a sentence there."""
 
 import hashlib
 import json
@@ -29,8 +29,8 @@ def test_without_clips_there_are_sentences(make_run, reader):
         ("rows", "firing", "The log holds no firing rates."),
         ("result", "confusion", "There is no confusion matrix"),
         ("result", "classes", "There are no scores by class"),
-        ("model", "filters", "The folder best, with the picked network, is not there."),
-        ("model", "samples", "The folder best, with the picked network, is not there."),
+        ("model", "filters", "The folder best, with the selected network, is not there."),
+        ("model", "samples", "The folder best, with the selected network, is not there."),
         ("model", "account", "Nothing was counted."),
     ],
 )
@@ -145,7 +145,7 @@ def test_any_value_of_the_result_may_be_wrong(make_run, reader, key, value, resu
 def test_a_confusion_that_is_no_square_of_counts(make_run, reader, confusion, result_of):
     page = reader(write_report(make_run(result=result_of() | {"confusion": confusion}, model=None)))
     empty = confusion == [[0, 0], [0, 0]]
-    assert ("No clip was mistaken" in page.section("confusion")) == empty
+    assert ("Every clip was classified correctly" in page.section("confusion")) == empty
     assert ("There is no confusion matrix" in page.section("confusion")) != empty
 
 
@@ -153,7 +153,7 @@ def test_damaged_weights(make_run, clips, reader):
     folder = make_run()
     (folder / "best" / "model.safetensors").write_bytes(b"nothing")
     page = reader(write_report(folder, clips=clips()))
-    assert "The picked network cannot be loaded" in page.section("filters")
+    assert "The selected network cannot be loaded" in page.section("filters")
 
 
 def test_weights_that_are_not_finite(make_run, clips, reader, network):
@@ -175,7 +175,7 @@ def test_weights_that_are_not_finite(make_run, clips, reader, network):
     document["weights"]["sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
     config.write_text(json.dumps(document))
     page = reader(write_report(folder, clips=clips()))
-    assert "The picked network cannot be loaded" in page.section("filters")
+    assert "The selected network cannot be loaded" in page.section("filters")
 
 
 def test_missing_labels_fall_back_to_the_result(make_run, clips, reader):

@@ -12,7 +12,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.report import write_report
 
 HEADINGS = [
-    "Curves", "Firing rates", "Temporal filters", "Confusion", "Classes", "Samples", "Account", "Recipe", "Log",
+    "Curves", "Firing rates", "Temporal filters", "Confusion", "Classes", "Samples", "Cost", "Recipe", "Log",
 ]  # fmt: skip
 HOSTILE = "</title></pre></style><script>alert(1)</script><img src=x onerror=\"alert('2')\">&{data}\ud800\x00\u202e"
 
@@ -37,7 +37,7 @@ def test_everything_is_there_in_order(make_run, clips, reader):
     assert "27 test clips" in page.text["header"][0]
     assert "95 % interval 71.9 … 96.1 %" in page.text["header"][0]  # Wilson's, 24 of 27
     assert "wave → clap: 1 of 9 (11.1 %)" in page.section("confusion")
-    assert "wave taken for clap (1 of 9); clap taken for drum (1 of 9)" in page.section("confusion")
+    assert "wave classified as clap (1 of 9); clap classified as drum (1 of 9)" in page.section("confusion")
     assert not [text for text in page.text["p"] if text.startswith(("No ", "There is no", "Not "))]
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
@@ -51,22 +51,22 @@ def test_the_same_run_gives_the_same_page(make_run, clips):
 @pytest.mark.parametrize(
     ("protocol", "picked_on", "words", "warns"),
     [
-        ("validation", "val", "picked on validation data, then tested", False),
-        ("paper", "test", "picked on the test set (paper protocol)", True),
-        ("paper", None, "picked on the test set (paper protocol)", True),
-        ("paper", "last epoch", "last epoch, nothing was picked", False),
-        ("validation", "last epoch", "last epoch, nothing was picked", False),
-        ("validation", "test", "picked on the test set (paper protocol)", True),
-        (None, None, "how it was picked is not recorded", True),
+        ("validation", "val", "selected on validation clips, then tested", False),
+        ("paper", "test", "selected on the test clips (paper protocol)", True),
+        ("paper", None, "selected on the test clips (paper protocol)", True),
+        ("paper", "last epoch", "last epoch, without selection", False),
+        ("validation", "last epoch", "last epoch, without selection", False),
+        ("validation", "test", "selected on the test clips (paper protocol)", True),
+        (None, None, "how it was selected is not recorded", True),
     ],
 )
-def test_how_it_was_picked_stands_beside_every_score(make_run, result_of, reader, protocol, picked_on, words, warns):
+def test_every_score_says_how_the_network_was_selected(make_run, result_of, reader, protocol, picked_on, words, warns):
     page = reader(write_report(make_run(result=result_of(protocol=protocol, picked_on=picked_on))))
     badges = [attributes["class"] for _, attributes in page.tags if "badge" in (attributes.get("class") or "")]
     assert badges == [f"badge{' warn' if warns else ''}"] * 4  # the bar, the headline, the matrix, the classes
     assert words in page.text["title"][0]
-    for place in (page.text["header"][0], page.section("confusion"), page.section("classes")):
-        assert words in place
+    for part in (page.text["header"][0], page.section("confusion"), page.section("classes")):
+        assert words in part
 
 
 def test_nothing_comes_from_outside(make_run, clips, reader):
@@ -152,7 +152,7 @@ def test_the_baseline_has_a_report_too(make_run, clips, reader):
     page = reader(write_report(make_run(model=model), clips=clips()))
     assert "This network has no temporal filters." in page.section("filters")
     assert "This network has no attention map." in page.section("samples")
-    assert "one answer a clip" in page.section("samples")
+    assert "classifies a clip once" in page.section("samples")
     over_steps = next(chart for chart in page.charts if chart["name"] == "time step")
     assert [line["name"] for line in over_steps["lines"]] == ["layer 1", "layer 2", "layer 3"]
 

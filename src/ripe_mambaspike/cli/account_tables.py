@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ripe_mambaspike.cli.output import console, number, print_table
+from ripe_mambaspike.cli.output import console, format_number, print_table
 
 if TYPE_CHECKING:
     from ripe_mambaspike.account.sweeps import Sweep
@@ -18,18 +18,18 @@ def show_account(document: dict[str, Any]) -> None:
     out.print(f"[bold]{document['model']}[/] · {time}, {height}×{width}, {config['num_classes']} classes\n")
 
     rows = [
-        (part, number(parameters["training_by_part"][part]), number(count))
+        (part, format_number(parameters["training_by_part"][part]), format_number(count))
         for part, count in parameters["by_part"].items()
     ]
     rows.append(("[bold]total", f"[bold]{parameters['training']:,}", f"[bold]{parameters['deployed']:,}"))
     print_table(out, "Parameters", ("part", "training", "deployed"), rows)
 
     rows = [
-        (part.replace("_", " "), number(count / 1e9), f"{100 * count / flops['total']:.1f} %")
+        (part.replace("_", " "), format_number(count / 1e9), f"{100 * count / flops['total']:.1f} %")
         for part, count in flops["by_part"].items()
     ]
-    rows.append(("[bold]total", f"[bold]{number(flops['total'] / 1e9)}", ""))
-    rows.append(("without the scan", number(flops["without_scan"] / 1e9), ""))
+    rows.append(("[bold]total", f"[bold]{format_number(flops['total'] / 1e9)}", ""))
+    rows.append(("without the scan", format_number(flops["without_scan"] / 1e9), ""))
     print_table(out, "GFLOPs of one sample, deployed (a multiply-add is two)", ("part", "GFLOP", "share"), rows)
 
     sizes = ", ".join(f"{count / 1e6:.2f} MB as {kind}" for kind, count in document["weight_bytes"].items())
@@ -57,8 +57,8 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
             layer["layer"],
             "spikes" if layer["binary"] else "event counts",
             _with_range(layer["rate"], layer.get("rate_range")),
-            number(layer["macs"] / 1e6),
-            "–" if layer["accumulates"] is None else number(layer["accumulates"] / 1e6),
+            format_number(layer["macs"] / 1e6),
+            "–" if layer["accumulates"] is None else format_number(layer["accumulates"] / 1e6),
         )
         for layer in energy["layers"]
     ]
@@ -70,11 +70,10 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
         f"addition), leaving out {about['left_out']}:"
     )
     for part, label in (("backbone", "spiking part"), ("network", "network")):
-        dense, event = energy[f"{part}_dense_microjoules"], energy[f"{part}_event_microjoules"]
+        dense, event = (format_number(energy[f"{part}_{kind}_microjoules"]) for kind in ("dense", "event"))
         share = 100 * energy[f"eligible_share_of_{part}"]
         out.print(
-            f"  {label}: {number(dense)} µJ dense, {number(event)} µJ with additions for the {share:.1f} % of it that "
-            "reads spikes"
+            f"  {label}: {dense} µJ dense, {event} µJ with additions for the {share:.1f} % of it that reads spikes"
         )
 
 
@@ -99,10 +98,10 @@ def _show_rates(out: Any, recordings: dict[str, Any]) -> None:
 def _show_operations(out: Any, operations: dict[str, Any], recordings: dict[str, Any]) -> None:
     for part, label in (("backbone", "spiking part"), ("network", "network")):
         one = operations[part]
-        dense, left, made = (number(one[name] / 1e6) for name in ("dense_macs", "macs", "additions"))
+        dense, left, made = (format_number(one[name] / 1e6) for name in ("dense_macs", "macs", "additions"))
         out.print(f"  {label}: {dense} M multiply-adds dense, or {left} M and {made} M additions")
     stay = ", ".join(
-        f"{part.replace('_', ' ')} {number(macs / 1e6)} M" for part, macs in operations["macs_that_stay"].items()
+        f"{part.replace('_', ' ')} {format_number(macs / 1e6)} M" for part, macs in operations["macs_that_stay"].items()
     )
     out.print(f"  multiply-adds that stay: {stay}")
     differ, spikes = recordings["spikes_that_differ"], recordings["spikes"]
@@ -122,7 +121,7 @@ def show_sweep(made: "Sweep") -> None:
     columns = [""] + [f"{name.replace('_', ' ')}, {made.units[name]}" for name in names]
     rows = []
     for row in made.rows:
-        rows.append([row.setting] + [f"{number(row.ours[name])}" for name in names])
+        rows.append([row.setting] + [f"{format_number(row.ours[name])}" for name in names])
         printed = (row.paper[name] for name in names)
         rows.append(["[dim]  paper"] + [f"[dim]{'–' if value is None else f'{value:g}'}" for value in printed])
     print_table(out, made.title, columns, rows)

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from ripe_mambaspike.bench.options import BenchOptions, InferOptions, OperatorOptions, ScanOptions, TrainOptions
-from ripe_mambaspike.cli.output import console, number, print_json, print_table
+from ripe_mambaspike.cli.output import console, format_number, print_json, print_table
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Json
 
@@ -41,6 +41,6 @@ def _print_tables(document: dict[str, Any]) -> None:
     out = console()
     out.print(f"{machine_line(document['machine'])}\n")
     for table in tables_of(document):
-        rows = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in table.rows]
+        rows = [[cell if isinstance(cell, str) else format_number(cell) for cell in row] for row in table.rows]
         print_table(out, table.title, table.columns, rows, left=table.labels)
         out.print("\n".join(table.notes) + "\n", markup=False)

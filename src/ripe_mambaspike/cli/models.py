@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ripe_mambaspike.cli.output import console, number, print_json, print_table
+from ripe_mambaspike.cli.output import console, format_number, print_json, print_table
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Flag, Json
 
@@ -50,7 +50,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['training']:,}",
         f"{row['deployed']:,}",
         f"{row['fp16_bytes'] / 1e6:.2f}",
-        number(row["flops"] / 1e9),
+        format_number(row["flops"] / 1e9),
     ]
 
 

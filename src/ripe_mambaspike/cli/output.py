@@ -56,7 +56,7 @@ def print_table(out: Console, title: str, columns: Sequence[str], rows: Iterable
     out.print(made)
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """A value with at least `digits` significant digits; a dash for None."""
     if value is None:
         return "–"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.output import console, number, print_json
+from ripe_mambaspike.cli.output import console, format_number, print_json
 from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
 from ripe_mambaspike.cli.signals import stop_on_signal
 from ripe_mambaspike.command_options import Folder, Json, Settings, option
@@ -184,9 +184,9 @@ class ProgressCallback:
         picked = " *" if best is not None and best.epoch == row["epoch"] else ""
         val = "" if row.get("val_top1") is None else f"  val {100 * (row['val_top1'] or 0):.2f} %{picked}"
         self.on_message(
-            f"epoch {row['epoch']:.0f}/{self._total}  loss {number(row['loss'])}  train "
-            f"{100 * (row['train_top1'] or 0):.1f} %{val}  rate {number(row['rate'], 2)}  "
-            f"{number(row['samples_per_second'], 3)} clips/s  {number(row['memory_mib'], 3)} MiB  "
+            f"epoch {row['epoch']:.0f}/{self._total}  loss {format_number(row['loss'])}  train "
+            f"{100 * (row['train_top1'] or 0):.1f} %{val}  firing rate {format_number(row['rate'], 2)}  "
+            f"{format_number(row['samples_per_second'], 3)} clips/s  {format_number(row['memory_mib'], 3)} MiB  "
             f"{clock(row['seconds'] or 0)}"
         )
 

@@ -23,7 +23,7 @@ class RecordingWarning(UserWarning):
 
 def is_int(value: Any, low: int, high: float = math.inf) -> bool:
     """Whether the value is an integer, Python's or NumPy's, from `low` to `high`."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and low <= value <= high
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(low <= value <= high)
 
 
 def check_int(field: str, value: Any, low: int, high: int | None = None) -> int:

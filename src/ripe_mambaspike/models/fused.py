@@ -6,6 +6,7 @@ flow through it.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ from ripe_mambaspike.nn.fused.stage import (
 )
 from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.stage import count_spikes
-from ripe_mambaspike.nn.state import Names, State, Step, below, compact, prefixed
+from ripe_mambaspike.nn.state import Names, State, Step, compact, prefixed
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.cpp.memory_hash import MemoryHash
@@ -152,9 +153,10 @@ def _run_stages(
         if "attention" in observe:
             observed[f"{name}.attention"] = attention.permute(0, 1, 4, 2, 3)
     fired = kept[-1].data.permute(0, 1, 4, 2, 3)
-    scores, left = planned.tokens(fired, below(carried.initial, "tokens"), carried.first_step)
+    scores, left = planned.tokens(fired, carried.part("tokens"), carried.first_step)
     if carried.wanted:
-        carried.final |= prefixed("tokens", left)
+        for key, value in prefixed("tokens", left).items():
+            carried.keep(key, value)
     return _Front(kept, attention, rates, scores, observed)
 
 
@@ -169,7 +171,7 @@ def run_fused(
 ) -> Output:
     """x [B, T, 2, H, W] → all outputs of a pass; a causal network continues from a state and returns the next one."""
     carried = Carried(state, wanted=state is not None)
-    with torch.autocast(x.device.type, enabled=False):
+    with _without_autocast(x):
         front = _run_stages(planned, x, mode, carried, want_rates, observe)
         if token_indices is None:
             token_indices = planned.select(front.scores)
@@ -190,22 +192,29 @@ def run_front_end(
     state: State | None = None,
     first_step: Step = 0,
     observe: Names = (),
-    want_rates: bool = True,
+    rows: Tensor | None = None,
 ) -> FrontEnd:
-    """`RipeMambaSpike.front_end` over the fused operators."""
-    carried = Carried(state, first_step, wanted=True)
-    with torch.autocast(x.device.type, enabled=False):
-        front = _run_stages(planned, x, mode, carried, want_rates, observe)
+    """`RipeMambaSpike.front_end` over the fused operators.
+
+    With `rows` [B], sample b continues from row rows[b] of the state, which is updated in place, and the rates are
+    numbers of spikes of each sample instead: of every stage's output [B, 3].
+    """
+    in_place = rows is not None and backend(x, planned.dtype) == "native" and planned.bridge.keep is None
+    carried = Carried(state, first_step, wanted=True, rows=rows, in_place=in_place)
+    with _without_autocast(x):
+        front = _run_stages(planned, x, mode, carried, rows is None, observe)
         grid = front.attention.shape
         features = bridge_features(planned.bridge, front.spikes[-planned.scales :], grid, mode, carried)
     attention = front.attention.permute(0, 1, 4, 2, 3)
-    rates = torch.stack(front.rates) if want_rates else features.new_empty(0)
-    return FrontEnd(features, attention, rates, front.scores, compact(carried.final), front.observed)
+    counted = rows is not None
+    rates = torch.stack([count_spikes(one.data) for one in front.spikes], 1) if counted else torch.stack(front.rates)
+    final = compact(carried.final) if rows is None else carried.initial
+    return FrontEnd(features, attention, rates, front.scores, final, front.observed)
 
 
 def run_tail(planned: NetworkPlan, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
     """Features and attention of `front_end` for a whole recording → tokens after the hierarchy [B, T, k, d]."""
-    with torch.autocast(features.device.type, enabled=False):
+    with _without_autocast(features):
         rows = attention.permute(0, 1, 3, 4, 2)
         tokens = join_tokens(planned.bridge, features, rows, token_indices)
         return mix_tokens(planned.hierarchy, tokens)
@@ -213,8 +222,13 @@ def run_tail(planned: NetworkPlan, features: Tensor, attention: Tensor, token_in
 
 def run_head(planned: NetworkPlan, tokens: Tensor, pre_logits: bool = False) -> Tensor:
     """The head over the tokens of `run_tail`."""
-    with torch.autocast(tokens.device.type, enabled=False):
+    with _without_autocast(tokens):
         return apply_head(planned.hierarchy, tokens, pre_logits)
+
+
+def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def prepared_plan(model: Any, x: Tensor) -> NetworkPlan:

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -74,5 +75,7 @@ class SpikingStage(nn.Module):
 def count_spikes(spikes: Tensor) -> Tensor:
     """The number of spikes of each sample [B], int64."""
     rows = spikes.flatten(1)
+    if rows.dtype == torch.uint8 and rows.device.type == "cpu":
+        return torch.tensor([np.count_nonzero(row) for row in rows.numpy()])
     exact = torch.float32 if rows.dtype == torch.uint8 and rows.shape[1] < 2**24 else torch.float64
     return rows.to(exact).sum(1).round().long()  # summing bytes is eight times slower

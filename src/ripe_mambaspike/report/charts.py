@@ -128,15 +128,15 @@ def line_chart(
         "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM,
         "x_name": x_name,
         "description": f"{title}: {', '.join(one.name for one in series)}",
-        "y_ticks": [(round(up.at(tick), 1), _tick(tick, percent)) for tick in up.ticks()],
+        "y_ticks": list(zip([round(up.at(tick), 1) for tick in up.ticks()], _labels(up.ticks(), percent), strict=True)),
         "x_ticks": [(round(across.at(tick), 1), number_text(tick)) for tick in ([least] if single else x_ticks)],
         "mark": _mark(across, mark),
         "lines": [_line(one, x, across, up, percent) for one in series],
-        "gaps": [round(across.at(place), 1) for place in sorted(_gaps(x, series))],
+        "gaps": [round(across.at(value), 1) for value in sorted(_gaps(x, series))],
         "data": {
             "name": x_name,
-            "x": [round(across.at(place), 1) for place in x],
-            "at": [number_text(place) for place in x],
+            "x": [round(across.at(value), 1) for value in x],
+            "at": [number_text(value) for value in x],
             "lines": [
                 {"name": one.name, "tone": one.tone, "values": [_value(value, percent) for value in one.values]}
                 for one in series
@@ -157,8 +157,14 @@ def _value(value: Value, percent: bool) -> str:
     return number_text(value)
 
 
-def _tick(value: float, percent: bool) -> str:
-    return f"{number_text(100 * value, 3)}%" if percent else number_text(value, 3)
+def _labels(values: Sequence[float], percent: bool) -> list[str]:
+    """Labels of the ticks, with as many digits as make them distinct."""
+    labels: list[str] = []
+    for digits in range(3, 9):
+        labels = [f"{number_text(100 * value, digits)}%" if percent else number_text(value, digits) for value in values]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
 
 
 def _mark(across: Axis, mark: tuple[float, str] | None) -> dict[str, Any] | None:
@@ -171,11 +177,11 @@ def _mark(across: Axis, mark: tuple[float, str] | None) -> dict[str, Any] | None
 def _line(one: Series, x: Sequence[float], across: Axis, up: Axis, percent: bool) -> dict[str, Any]:
     """The pieces of a line between values that are not finite; a piece of one point is a dot."""
     pieces: list[list[tuple[float, float]]] = [[]]
-    for place, value in zip(x, one.values, strict=False):
+    for at, value in zip(x, one.values, strict=False):
         if value is None:
             continue
         if is_drawable(value) and not (up.log and value <= 0):
-            pieces[-1].append((round(across.at(place), 1), round(up.at(value), 1)))
+            pieces[-1].append((round(across.at(at), 1), round(up.at(value), 1)))
         elif pieces[-1]:
             pieces.append([])
     return {
@@ -189,9 +195,9 @@ def _line(one: Series, x: Sequence[float], across: Axis, up: Axis, percent: bool
 
 
 def _gaps(x: Sequence[float], series: Sequence[Series]) -> set[float]:
-    """Places where a value cannot be drawn; each is marked on the axis."""
+    """The x of values that cannot be drawn; each is marked on the axis."""
     pairs = [pair for one in series for pair in zip(x, one.values, strict=False)]
-    return {place for place, value in pairs if value is not None and not is_drawable(value)}
+    return {at for at, value in pairs if value is not None and not is_drawable(value)}
 
 
 def histogram(name: str, values: NDArray[np.float32], reach: float, tone: int) -> Markup:

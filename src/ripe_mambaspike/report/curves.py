@@ -1,4 +1,4 @@
-"""Charts of a run: what the log says over the epochs, firing rates, and the temporal filters."""
+"""The log of a run as charts and as a table, firing rates, and the temporal filters."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,10 @@ from markupsafe import Markup
 
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.report.charts import Series, histogram, line_chart
-from ripe_mambaspike.report.formatting import finite_or_none, number_text, plural
+from ripe_mambaspike.report.formatting import duration_text, finite_or_none, number_text, plural
 from ripe_mambaspike.report.observe import Observed, layer_names, temporal_filters
 from ripe_mambaspike.report.run_data import Column, RunData
+from ripe_mambaspike.train.history import COLUMNS
 
 NUM_FREQUENCIES = 65
 MAX_BROKEN_COLUMNS = 6  # named in the warning about values that are not finite
@@ -84,7 +85,7 @@ def log_charts(run: RunData) -> dict[str, Any]:
             else:
                 series.append(Series(line.name, column, line.tone, line.dashed))
         if series:
-            shown = {"x_name": "epoch", "note": chart.note, "mark": _picked_epoch(run), **chart.options}
+            shown = {"x_name": "epoch", "note": chart.note, "mark": _selected_epoch(run), **chart.options}
             charts.append(line_chart(chart.title, _epochs(run), series, **shown))
     return {"curves": charts, "absent_columns": absent, "not_finite": _not_finite(run), "epochs": run.epochs}
 
@@ -95,7 +96,7 @@ def rate_charts(run: RunData, observed: Observed) -> dict[str, Markup]:
     if logged := run.numbered("rate"):
         series = _layers(_named(logged))
         over_epochs = line_chart(
-            "Over the epochs", _epochs(run), series, x_name="epoch", percent=True, low=0, mark=_picked_epoch(run)
+            "Over the epochs", _epochs(run), series, x_name="epoch", percent=True, low=0, mark=_selected_epoch(run)
         )
     if observed.rates:
         steps = [float(step) for step in range(1, len(observed.rates[0][1]) + 1)]
@@ -121,7 +122,7 @@ def filter_charts(run: RunData, model: Model | None) -> dict[str, Any]:
     if run.epochs > 1 and (lambdas := run.numbered("tdm")):
         over_epochs = line_chart(
             "Mean |λ| over the epochs", _epochs(run), _layers(_named(lambdas)), x_name="epoch", low=0,
-            mark=_picked_epoch(run),
+            mark=_selected_epoch(run),
         )  # fmt: skip
     filters = {
         "histograms": [histogram(name, values, reach, 1 + index // 2) for index, (name, values) in enumerate(found)],
@@ -165,9 +166,9 @@ def _epochs(run: RunData) -> list[float]:
     return [float(index) for index in range(1, run.epochs + 1)]
 
 
-def _picked_epoch(run: RunData) -> tuple[float, str] | None:
+def _selected_epoch(run: RunData) -> tuple[float, str] | None:
     epoch = finite_or_none(run.result.get("epoch"))
-    return None if epoch is None or run.epochs < 2 else (epoch, "picked")
+    return None if epoch is None or run.epochs < 2 else (epoch, "selected")
 
 
 def _not_finite(run: RunData) -> str:
@@ -182,3 +183,36 @@ def _not_finite(run: RunData) -> str:
     left_out = len(found) - MAX_BROKEN_COLUMNS
     more = f" and {left_out} more columns" if left_out > 0 else ""
     return f"Not finite: {'; '.join(found[:MAX_BROKEN_COLUMNS])}{more}." if found else ""
+
+
+def log_table(run: RunData) -> dict[str, Any] | None:
+    """Every column in a row: its first and last value and its range."""
+    if not run.log:
+        return None
+    seconds, speed, memory = (
+        _finite(run.log.get(name, [])) for name in ("seconds", "samples_per_second", "memory_mib")
+    )
+    facts = [plural(run.epochs, "epoch")]
+    facts += [f"{duration_text(max(seconds))} in all"] if seconds else []  # the column is cumulative
+    facts += [f"{number_text(sum(speed) / len(speed), 3)} clips a second on average"] if speed else []
+    facts += [f"at most {number_text(max(memory), 3)} MiB"] if memory else []
+    return {"summary": ", ".join(facts), "columns": [_column(name, column) for name, column in run.log.items()]}
+
+
+def _column(name: str, column: Column) -> dict[str, Any]:
+    values = _finite(column)
+    known = [value for value in column if value is not None]
+    return {
+        "name": name,
+        "meaning": COLUMNS.get(name, ""),
+        "first": known[0] if known else None,
+        "last": known[-1] if known else None,
+        "least": min(values, default=None),
+        "most": max(values, default=None),
+        "empty": len(column) - len(known),
+        "broken": len(known) - len(values),
+    }
+
+
+def _finite(column: Column) -> list[float]:
+    return [value for value in column if value is not None and math.isfinite(value)]

@@ -19,31 +19,31 @@ from ripe_mambaspike.report.images import attention_images, data_uri, event_imag
 from ripe_mambaspike.report.observe import Observed, Sample
 from ripe_mambaspike.report.run_data import RunData
 
-PICKED_ON_TEST = "picked on the test set (paper protocol)"
+SELECTED_ON_TEST = "selected on the test clips (paper protocol)"
 MAX_FRAMES = 16  # of a sample clip
 MAX_CLASSES_IN_TIMELINE = 4
 MAX_MISTAKES = 3
 MAX_WARNINGS = 10
 
 
-def picked(result: dict[str, Any]) -> tuple[str, bool]:
+def selection(result: dict[str, Any]) -> tuple[str, bool]:
     """How the network was selected, and whether that makes the score too optimistic."""
     protocol, on = result.get("protocol"), result.get("picked_on")
     if on == "test" or (protocol == "paper" and on is None):
-        return PICKED_ON_TEST, True
+        return SELECTED_ON_TEST, True
     if protocol == "paper" and on != "last epoch":
-        return f"{PICKED_ON_TEST}, though it says picked on {on}", True
+        return f"{SELECTED_ON_TEST}, though picked_on is {on}", True
     if on == "val":
-        return "picked on validation data, then tested", False
+        return "selected on validation clips, then tested", False
     if on == "last epoch":
-        return "last epoch, nothing was picked", False
-    return "how it was picked is not recorded", True
+        return "last epoch, without selection", False
+    return "how it was selected is not recorded", True
 
 
 def headline(run: RunData, counted: dict[str, Any]) -> dict[str, Any]:
     """Name, score and facts. `counted` are the account's parameters, for a result that lacks them."""
     result = run.result
-    words, doubt = picked(result)
+    words, doubt = selection(result)
     share, n = finite_or_none(result.get("top1")), int_or_none(result.get("n"))
     interval = None  # there is no score
     if share is not None and 0 <= share <= 1:
@@ -54,8 +54,8 @@ def headline(run: RunData, counted: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": str(result.get("name") or run.folder.resolve().name or "run"),
         "score": "no score" if interval is None else percent_text(share),
-        "picked": words,
-        "picked_doubt": doubt,
+        "selection": words,
+        "is_doubtful": doubt,
         "dataset": " · ".join(str(result[key])[:60] for key in ("set", "partition", "cut") if result.get(key)),
         "tested_on": plural(n, f"{split} clip") if n else f"an unknown number of {split} clips",
         "interval": interval,
@@ -175,11 +175,11 @@ def _timeline(run: RunData, sample: Sample) -> str:
         Series(
             run.name_of(index) + (" (true)" if index == sample.label else ""),
             sample.shares[:, index].tolist(),
-            place + 1,
+            tone,
             index != sample.label,
         )
-        for place, index in enumerate(list(dict.fromkeys(chosen))[:MAX_CLASSES_IN_TIMELINE])
+        for tone, index in enumerate(list(dict.fromkeys(chosen))[:MAX_CLASSES_IN_TIMELINE], 1)
     ]
-    note = "softmax of each step's logits" if steps > 1 else "this network gives one answer a clip"
-    places = [float(step) for step in range(1, steps + 1)]
-    return line_chart("Answer", places, series, x_name="time step", percent=True, low=0, high=1, note=note)
+    note = "softmax of each step's logits" if steps > 1 else "this network classifies a clip once"
+    x = [float(step) for step in range(1, steps + 1)]
+    return line_chart("Probabilities", x, series, x_name="time step", percent=True, low=0, high=1, note=note)

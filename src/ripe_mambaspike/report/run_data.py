@@ -135,10 +135,10 @@ def _converted(value: Any, kind: type[list[T]]) -> list[T]:
 
 def _model(folder: Path, notes: dict[str, str]) -> Model | None:
     if not (folder / "best").is_dir():
-        notes["best"] = "The folder best, with the picked network, is not there."
+        notes["best"] = "The folder best, with the selected network, is not there."
         return None
     try:
         return from_pretrained(folder / "best")
     except (RipeError, OSError) as error:
-        notes["best"] = f"The picked network cannot be loaded: {error}."
+        notes["best"] = f"The selected network cannot be loaded: {error}."
         return None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from makers import random_events
 
 from raising import raises
 from ripe_mambaspike.errors import InputError
@@ -15,11 +16,8 @@ from ripe_mambaspike.events.simulate import compare as c
 SIZE, DURATION = (9, 7), 100_000
 
 
-def drawn(seed, count=60, size=SIZE, duration=DURATION):
-    random = np.random.default_rng(seed)
-    times = np.sort(random.integers(0, duration, count))
-    x, y = random.integers(0, size[0], count), random.integers(0, size[1], count)
-    return make_events(x, y, times, random.integers(0, 2, count))
+def drawn(seed, count=60):
+    return random_events(count, SIZE, DURATION, seed)
 
 
 def one(x=0, y=0, t=0, p=1):

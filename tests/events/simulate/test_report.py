@@ -7,6 +7,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
+from makers import random_events
 from PIL import Image
 
 from raising import raises
@@ -21,15 +22,9 @@ LARGE_SIZES = ((128, 128), (640, 480))
 slow = pytest.mark.slow
 
 
-def drawn(seed, count=200, size=SIZE):
-    random = np.random.default_rng(seed)
-    x, y = random.integers(0, size[0], count), random.integers(0, size[1], count)
-    return make_events(x, y, np.sort(random.integers(0, DURATION, count)), random.integers(0, 2, count))
-
-
 def some(count=8, size=SIZE):
-    real = [drawn(each, size=size) for each in range(count)]
-    simulated = [drawn(90 + each, 230, size) for each in range(count)]
+    real = [random_events(200, size, DURATION, seed) for seed in range(count)]
+    simulated = [random_events(230, size, DURATION, 90 + seed) for seed in range(count)]
     labels = [each % 3 for each in range(count)]
     pictures = torch.rand(count, 28, 28, generator=torch.Generator().manual_seed(0))
     return compare_recordings(real, simulated, labels, size, DURATION), real, simulated, pictures, labels

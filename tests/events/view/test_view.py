@@ -31,7 +31,7 @@ def test_other_endings_are_refused(make, tmp_path, name):
         view(make(), path)
 
 
-@pytest.mark.parametrize("ending", [".png", ".gif", ".html"])
+@pytest.mark.parametrize("ending", [pytest.param(".png", marks=pytest.mark.slow), ".gif", ".html"])
 def test_events_out_of_order_look_the_same(make, tmp_path, ending):
     recording = make(count=100)
     times = np.arange(100) * 1000  # no two alike, so there is one order

@@ -4,6 +4,7 @@ In a short window the events of a moving picture resemble its gradients, shifted
 picture's position; whether ON or OFF events lead gives the sign.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,8 +52,5 @@ def find_path(pictures: Tensor, counts: Tensor) -> tuple[Tensor, bool]:
     active = share > 0.25 * share.max()
     known = torch.nonzero(active).squeeze(1)
     middles = (known.double() + 0.5) * WINDOW_BINS
-    knots = torch.arange(counts.shape[1] + 1, dtype=torch.float64)
-    right = torch.searchsorted(middles, knots).clamp(1, len(middles) - 1)
-    low, high = middles[right - 1], middles[right]
-    part = ((knots - low) / (high - low)).clamp(0, 1)[:, None]
-    return torch.lerp(path[known][right - 1], path[known][right], part), inverted
+    knots = np.arange(counts.shape[1] + 1)
+    return torch.from_numpy(np.stack([np.interp(knots, middles, axis) for axis in path[known].T], 1)), inverted

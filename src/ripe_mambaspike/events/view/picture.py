@@ -8,17 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.events.recording import Recording
-from ripe_mambaspike.events.view.figure import (
-    DPI,
-    GRAY,
-    LINE_COLOR,
-    OFF_COLOR,
-    ON_COLOR,
-    TEXT_COLOR,
-    make_figure,
-    to_png,
-    write_text,
-)
+from ripe_mambaspike.events.view import figure as draw
 from ripe_mambaspike.events.view.frames import (
     PALETTE,
     Counts,
@@ -111,23 +101,23 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
     layout = make_layout(len(parts), recording.sensor_size)
     counted = list(event_frames(recording, parts, layout.shrink))
     scale = robust_scale(counted)
-    figure = make_figure(*layout.size)
+    figure = draw.make_figure(*layout.size)
     figure.figimage(mosaic(counted, scale, layout), 0, 0, origin="upper", zorder=-1)
 
     def write(x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
-        write_text(figure, x * layout.unit, y * layout.unit, text, pixels * layout.unit, color, **style)
+        draw.write_text(figure, x * layout.unit, y * layout.unit, text, pixels * layout.unit, color, **style)
 
     left, right = 30, layout.size[0] / layout.unit - 30
     letters = int((right - left - LEGEND_WIDTH) / 15.5)  # of 23 pixels, bold
-    write(left, 44, clean(heading(recording, title), letters), 23, TEXT_COLOR, weight="bold")
-    write(left, 74, f"{caption(recording)} · {_key(scale, layout.shrink)}", 15, GRAY)
-    write(right, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
-    write(right - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
+    write(left, 44, clean(heading(recording, title), letters), 23, draw.TEXT_COLOR, weight="bold")
+    write(left, 74, f"{caption(recording)} · {_key(scale, layout.shrink)}", 15, draw.GRAY)
+    write(right, 44, "● OFF darker", 15, draw.OFF_COLOR, ha="right")
+    write(right - 118, 44, "● ON brighter", 15, draw.ON_COLOR, ha="right")
     for index, (start, stop) in enumerate((parts - first).tolist()):
         x, y = layout.corner(index)
-        write(x / layout.unit, y / layout.unit - 7, span_text(start, stop, last - first), 13.5, GRAY)
+        write(x / layout.unit, y / layout.unit - 7, span_text(start, stop, last - first), 13.5, draw.GRAY)
     _draw_rate(figure, recording, parts, layout)
-    return to_png(figure, clean(heading(recording, title)))
+    return draw.to_png(figure, clean(heading(recording, title)))
 
 
 def mosaic(frames: list[Counts], scale: int, layout: GridLayout) -> NDArray[np.uint8]:
@@ -152,31 +142,33 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, layout: GridLay
     width, height = layout.size
     left, bottom, wide, tall = layout.plot
     axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height), facecolor="none")
-    points = 13 * layout.unit * 72 / DPI
+    points = 13 * layout.unit * 72 / draw.DPI
     whole = recording.duration_us
     unit, name = (1e3, "ms") if whole < 2_000_000 else (1e6, "s")
     edges, counts = rate(recording)
-    axes.set_xlabel(f"time, {name}", fontsize=points, color=GRAY)
-    axes.tick_params(labelsize=points, colors=GRAY, length=0, pad=4 * layout.unit)
+    axes.set_xlabel(f"time, {name}", fontsize=points, color=draw.GRAY)
+    axes.tick_params(labelsize=points, colors=draw.GRAY, length=0, pad=4 * layout.unit)
     axes.spines[:].set_visible(False)
-    axes.spines["bottom"].set(visible=True, color=LINE_COLOR)
+    axes.spines["bottom"].set(visible=True, color=draw.LINE_COLOR)
     if not whole:
         axes.set(xticks=[0], yticks=[], xlim=(-1, 1))
         axes.text(
-            0.5, 0.5, "all events at one time", ha="center", fontsize=points, color=GRAY, transform=axes.transAxes
+            0.5, 0.5, "all events at one time", ha="center", fontsize=points, color=draw.GRAY, transform=axes.transAxes
         )
         return
     seconds = np.diff(edges) / 1e6
     when = (edges - edges[0]) / unit
-    for values, color in ((-counts[0] / seconds, OFF_COLOR), (counts[1] / seconds, ON_COLOR)):
+    for values, color in ((-counts[0] / seconds, draw.OFF_COLOR), (counts[1] / seconds, draw.ON_COLOR)):
         axes.stairs(values, when, fill=True, color=color, alpha=0.3, linewidth=0, zorder=2)
         axes.stairs(values, when, baseline=None, color=color, linewidth=1.4 * layout.unit, zorder=3)
     for start, stop in ((parts[::2] - edges[0]) / unit).tolist():
-        axes.axvspan(start, min(stop, when[-1]), color=LINE_COLOR, alpha=0.4, linewidth=0, zorder=0)
+        axes.axvspan(start, min(stop, when[-1]), color=draw.LINE_COLOR, alpha=0.4, linewidth=0, zorder=0)
     highest = 1.05 * float((counts / seconds).max())
     axes.set(xlim=(0, when[-1]), ylim=(-highest, highest))
     axes.yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
     number = EngFormatter(sep="")
     axes.yaxis.set_major_formatter(lambda value, _: number(abs(value)))
-    axes.grid(axis="y", color=LINE_COLOR, linewidth=0.8, zorder=1)
-    axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GRAY, pad=8 * layout.unit)
+    axes.grid(axis="y", color=draw.LINE_COLOR, linewidth=0.8, zorder=1)
+    axes.set_title(
+        "events/s, ON above and OFF below", loc="left", fontsize=points, color=draw.GRAY, pad=8 * layout.unit
+    )

@@ -36,9 +36,9 @@ function axes(canvas, [start, stop], [low, high], write, marks = 2) {
   pen.textBaseline = 'middle';
   pen.textAlign = 'right';
   for (let mark = 0; mark <= marks; mark++) {
-    const value = low + (high - low) * mark / marks, place = Math.round(y(value)) + .5;
-    pen.beginPath(); pen.moveTo(LEFT, place); pen.lineTo(width - RIGHT, place); pen.stroke();
-    pen.fillText(write(value), LEFT - 6, place);
+    const value = low + (high - low) * mark / marks, level = Math.round(y(value)) + .5;
+    pen.beginPath(); pen.moveTo(LEFT, level); pen.lineTo(width - RIGHT, level); pen.stroke();
+    pen.fillText(write(value), LEFT - 6, level);
   }
   pen.textBaseline = 'alphabetic';
   const step = niceStep(Math.max(stop - start, 1e-6), Math.max(2, inner / 90));

@@ -5,7 +5,7 @@ import { Screen, readFrame } from '/screen.js';
 const $ = id => document.getElementById(id);
 const screen = new Screen($('events'), $('attention')), panel = new Panel();
 const state = {
-  socket: null, opened: null, paused: false, place: 0, round: 0, frame: null, arrivals: [], hello: null, wait: 500, fresh: false,
+  socket: null, opened: null, paused: false, position: 0, round: 0, frame: null, arrivals: [], hello: null, wait: 500, fresh: false,
   uploads: 0, busy: false, sliding: false, lost: false, sent: 0,
 };
 
@@ -55,7 +55,7 @@ function receiveFrame(buffer) {
   if (!state.opened || frame.round < state.round) return;
   if (state.opened.live) screen.shape(frame.width, frame.height);
   state.frame = frame;
-  state.place = frame.place;
+  state.position = frame.position;
   state.fresh = true;
   const now = performance.now();
   state.arrivals = [...state.arrivals.filter(arrival => now - arrival < 2000), now];
@@ -87,7 +87,7 @@ function greet(hello) {
 
 function close() {
   state.opened = state.frame = null;
-  state.place = 0;
+  state.position = 0;
   state.arrivals = [];
   panel.clear();
   panel.show(0);
@@ -121,7 +121,7 @@ function status(message) {
   if (!state.opened) return;
   if (message.received === state.sent) {  // otherwise it was sent before the last command
     setPaused(message.paused);
-    state.place = message.position;
+    state.position = message.position;
   }
   $('lag').textContent = message.lag === undefined ? '–' : message.lag ? `${message.lag.toFixed(2)} s` : '0 s';
   $('dropped').textContent = message.dropped === undefined ? '0' : message.dropped.toLocaleString('en');
@@ -144,7 +144,7 @@ function link(text, kind) {
 
 function enable(connected) {
   const playing = connected && state.opened && !state.opened.live;
-  for (const id of ['play', 'restart', 'place', 'speed', 'loop']) $(id).disabled = !playing;
+  for (const id of ['play', 'restart', 'position', 'speed', 'loop']) $(id).disabled = !playing;
   $('recordings').disabled = !connected;
   $('upload').disabled = !connected || state.busy;
   $('live').disabled = !connected;
@@ -218,7 +218,7 @@ function seek(share) {
   const left = sought + 100 - performance.now();
   waiting = setTimeout(() => { sought = performance.now(); sendCommand('seek', share); state.sliding = false; }, Math.max(0, left));
 }
-$('place').addEventListener('input', () => { state.sliding = true; seek(Number($('place').value) / 1000); });
+$('position').addEventListener('input', () => { state.sliding = true; seek(Number($('position').value) / 1000); });
 
 document.addEventListener('keydown', event => {
   const { key, target } = event;
@@ -226,7 +226,7 @@ document.addEventListener('keydown', event => {
   if (['SELECT', 'INPUT'].includes(target.tagName) && (key !== ' ' || target.type !== 'range')) return;
   if (key === ' ' && target.tagName !== 'BUTTON') $('play').click();
   else if (key === 'ArrowLeft' || key === 'ArrowRight') {
-    const share = state.place / state.opened.seconds + (key === 'ArrowLeft' ? -.05 : .05);
+    const share = state.position / state.opened.seconds + (key === 'ArrowLeft' ? -.05 : .05);
     seek(Math.min(1, Math.max(0, share)));
   } else if (key === 'r' || key === 'R') $('restart').click();
   else if (key === 'a' || key === 'A') $('overlay').click();
@@ -247,15 +247,15 @@ function draw() {
   state.fresh = false;
   if (state.frame) { screen.draw(state.frame); state.frame = null; }
   if (!state.opened) return;
-  const attention = panel.show(state.opened.live ? panel.newest() : state.place);
+  const attention = panel.show(state.opened.live ? panel.newest() : state.position);
   const over = $('overlay').checked ? attention : null, reach = over ? panel.reach() : 0;
   screen.drawAttention(over, reach);
   $('reach').textContent = over ? `, full colour at ${reach.toPrecision(2)}` : '';
   const { arrivals } = state, spread = arrivals[arrivals.length - 1] - arrivals[0];
   $('fps').textContent = arrivals.length > 1 && !state.paused ? `${(1000 * (arrivals.length - 1) / spread).toFixed(0)} /s` : '–';
   const seconds = state.opened.seconds;
-  $('time').textContent = seconds ? `${state.place.toFixed(2)} / ${seconds.toFixed(2)} s` : `${state.place.toFixed(1)} s`;
-  if (seconds && !state.sliding) $('place').value = 1000 * state.place / seconds;
+  $('time').textContent = seconds ? `${state.position.toFixed(2)} / ${seconds.toFixed(2)} s` : `${state.position.toFixed(1)} s`;
+  if (seconds && !state.sliding) $('position').value = 1000 * state.position / seconds;
 }
 
 addEventListener('resize', () => { state.fresh = true; });

@@ -15,8 +15,8 @@ function element(name, text, ...children) {
 }
 
 /** Show a name so that a line may end after its underscores. */
-function showName(place, name) {
-  place.replaceChildren(...name.split(/(?<=_)/).flatMap((part, index) => index ? [element('wbr'), part] : [part]));
+function showName(target, name) {
+  target.replaceChildren(...name.split(/(?<=_)/).flatMap((part, index) => index ? [element('wbr'), part] : [part]));
 }
 
 function quantile(sorted, share) {
@@ -84,20 +84,20 @@ export class Panel {
   }
 
   /** What of the recording, or of the live source, the charts show, in s. */
-  span(place) {
-    return this.live ? [Math.max(0, place - LIVE_SECONDS), Math.max(place, 1)] : [0, Math.max(this.seconds, .1)];
+  span(position) {
+    return this.live ? [Math.max(0, position - LIVE_SECONDS), Math.max(position, 1)] : [0, Math.max(this.seconds, .1)];
   }
 
-  /** Show what was known at this place of the recording (s). Returns the attention to lay over the events. */
-  show(place) {
-    const timeline = this.timeline(), due = timeline.filter(prediction => prediction.at <= place + 1e-6);
-    const current = due[due.length - 1], span = this.span(place);
+  /** Show what was known at this position of the recording (s). Returns the attention to lay over the events. */
+  show(position) {
+    const timeline = this.timeline(), due = timeline.filter(prediction => prediction.at <= position + 1e-6);
+    const current = due[due.length - 1], span = this.span(position);
     const near = timeline.filter(prediction => prediction.at >= span[0]);
     this.paint(near);
     this.verdict(current);
-    this.early(place, current);
-    this.charts(near, span, place);
-    const seen = this.predictions.filter(prediction => prediction.at <= place + 1e-6 && prediction.attention);
+    this.early(position, current);
+    this.charts(near, span, position);
+    const seen = this.predictions.filter(prediction => prediction.at <= position + 1e-6 && prediction.attention);
     return seen.length ? seen[seen.length - 1].attention : null;
   }
 
@@ -153,8 +153,8 @@ export class Panel {
   }
 
   /** The window that is being filled: what it says so far. */
-  early(place, current) {
-    const open = this.predictions.filter(one => !one.final && one.at <= place + 1e-6 && one.to > place);
+  early(position, current) {
+    const open = this.predictions.filter(one => !one.final && one.at <= position + 1e-6 && one.to > position);
     const prediction = open[open.length - 1];
     $('early').hidden = !prediction || prediction === current;
     if (!prediction) return;
@@ -164,7 +164,7 @@ export class Panel {
     $('early-bar').style.width = `${100 * prediction.step / prediction.time_steps}%`;
   }
 
-  charts(near, span, place) {
+  charts(near, span, position) {
     let before = null;
     const bars = near.map(prediction => {
       const from = before === null ? (prediction.final ? prediction.from : prediction.at - (prediction.to - prediction.from) / prediction.time_steps)
@@ -173,21 +173,21 @@ export class Panel {
       const order = prediction.p.map((share, index) => [index, share]).filter(([index]) => this.colours.has(index))
         .sort((a, b) => b[1] - a[1]);
       const rest = 1 - order.reduce((sum, [, share]) => sum + share, 0);
-      return { from, at: prediction.at, shares: [...order, [-1, rest]], early: !prediction.final, later: prediction.at > place + 1e-6 };
+      return { from, at: prediction.at, shares: [...order, [-1, rest]], early: !prediction.final, later: prediction.at > position + 1e-6 };
     });
-    const at = this.live ? null : place;
+    const at = this.live ? null : position;
     stackedBars($('predictions'), span, bars, number => this.colourOf(number), at);
     this.legend(bars);
     const lines = STAGES.map((name, stage) => ({
       colour: ink(name),
       points: near.filter(prediction => stage < prediction.rates.length)
-        .map(prediction => [prediction.at, 100 * prediction.rates[stage], prediction.at > place + 1e-6]),
+        .map(prediction => [prediction.at, 100 * prediction.rates[stage], prediction.at > position + 1e-6]),
     }));
     lineChart($('rates'), span, lines, value => `${+value.toPrecision(2)} %`, at);
-    const times = near.map(prediction => [prediction.at, prediction.ms, prediction.at > place + 1e-6]);
+    const times = near.map(prediction => [prediction.at, prediction.ms, prediction.at > position + 1e-6]);
     lineChart($('latency'), span, [{ colour: ink('--accent'), points: times }], value => `${+value.toPrecision(2)} ms`,
       at, times.length < 60);
-    this.numbers(near.filter(prediction => prediction.at <= place + 1e-6));
+    this.numbers(near.filter(prediction => prediction.at <= position + 1e-6));
   }
 
   legend(bars) {

@@ -6,7 +6,7 @@ export function readFrame(buffer) {
   const view = new DataView(buffer);
   return {
     width: view.getUint16(0, true), height: view.getUint16(2, true), round: view.getUint32(4, true),
-    place: view.getFloat64(8, true), span: view.getFloat64(16, true),
+    position: view.getFloat64(8, true), span: view.getFloat64(16, true),
     events: view.getUint32(24, true), skipped: view.getUint32(28, true),
     shades: new Uint8Array(buffer, HEADER),
   };

@@ -15,7 +15,6 @@ from ripe_mambaspike.nn.fused.carried import Carried
 from ripe_mambaspike.nn.fused.layers import channels_together
 from ripe_mambaspike.nn.fused.stage import Spikes
 from ripe_mambaspike.nn.norm import norm_affine
-from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.convolve import convolve
@@ -94,7 +93,7 @@ def bridge_features(
 ) -> Tensor:
     """The normalized mixture of the scales' rates on the last grid [B, T, h, w, C] → [B, T, N, d], float32."""
     names = [f"bridge.rates.{scale}" for scale in range(len(spikes))]
-    before = [_rate_state(carried.initial, name) for name in names] if carried.initial else None
+    before = [_rate_state(carried, name) for name in names] if carried.initial else None
     rates, left = pooled_rates(
         [s.data for s in spikes],
         [s.grad_proxy for s in spikes],
@@ -102,12 +101,12 @@ def bridge_features(
         keep=plan.keep,
         first_step=carried.first_step,
         initial_state=before,
-        output_final_state=carried.wanted,
+        output_final_state=carried.output_final_state,
     )
     for name, state in zip(names, left or [], strict=bool(left)):
-        carried.final[f"{name}.count"] = state.count.permute(0, 3, 1, 2)
+        carried.keep(f"{name}.count", state.count.permute(0, 3, 1, 2))
         if state.weight is not None:
-            carried.final[f"{name}.weight"] = state.weight
+            carried.keep(f"{name}.weight", state.weight)
     if plan.kernel is not None:
         mixed = convolve(rates, plan.kernel, 1, plan.bias, plan.winograd)
     else:
@@ -123,5 +122,7 @@ def join_tokens(plan: BridgePlan, features: Tensor, attention: Tensor, indices: 
     return keep_tokens(features, indices) + attended
 
 
-def _rate_state(state: State, name: str) -> RateState:
-    return RateState(state[f"{name}.count"].permute(0, 2, 3, 1).contiguous(), state.get(f"{name}.weight"))
+def _rate_state(carried: Carried, name: str) -> RateState:
+    weight = f"{name}.weight"
+    count = carried.value(f"{name}.count").permute(0, 2, 3, 1).contiguous()
+    return RateState(count, carried.value(weight) if weight in carried.initial else None, carried.operator_rows)

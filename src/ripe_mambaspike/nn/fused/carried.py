@@ -3,47 +3,90 @@
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.nn.state import State, Step
+from ripe_mambaspike.nn.state import State, Step, below
 from ripe_mambaspike.ops.norm_fire import FireState
 
 
 class Carried:
-    """The initial state of a pass, and the final state that it collects."""
+    """The initial state of a pass, and the final state that it collects.
 
-    def __init__(self, initial: State | None = None, first_step: Step = 0, *, wanted: bool = False) -> None:
+    With `rows` [B], sample b has row rows[b] of the initial state, which is updated in place: by the operators
+    themselves where they can (`in_place`), else by reading and writing those rows here.
+    """
+
+    def __init__(
+        self,
+        initial: State | None = None,
+        first_step: Step = 0,
+        *,
+        wanted: bool = False,
+        rows: Tensor | None = None,
+        in_place: bool = False,
+    ) -> None:
         self.initial = initial or {}
         self.first_step = first_step  # index of the first step in the recording, an int or one per row [B]
         self.wanted = wanted  # whether the final state is requested
+        self.rows = rows
+        self.operator_rows = rows if in_place else None
         self.final: State = {}
 
-    def rows(self, name: str) -> Tensor:
-        """A map [B, C, H, W] as rows [B, P, C]; a view if it is channels-last."""
-        return self.initial[name].permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+    @property
+    def output_final_state(self) -> bool:
+        """Whether the operators return their final states."""
+        return self.wanted and self.operator_rows is None
 
-    def spikes(self, name: str, relaxed: bool) -> Tensor:
-        return self.rows(name).to(torch.float32 if relaxed else torch.uint8)
+    def value(self, name: str) -> Tensor:
+        """An initial state as the operators read it: all rows if they update it in place."""
+        found = self.initial[name]
+        return found if self.rows is None or self.operator_rows is not None else take_rows(found, self.rows)
+
+    def part(self, name: str) -> State:
+        """The initial state of a module that returns the next one."""
+        found = below(self.initial, name)
+        return found if self.rows is None else {key: take_rows(value, self.rows) for key, value in found.items()}
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """A final state."""
+        if self.rows is None:
+            self.final[name] = value
+        else:
+            self.initial[name].index_copy_(0, self.rows, value)
 
     def neuron(self, name: str, spikes_name: str | None, relaxed: bool) -> FireState | None:
         """The state of a neuron and of the filter after it, whose last input is stored under its own name."""
         if not self.initial:
             return None
-        membrane = self.rows(f"{name}.membrane")
-        imag = self.rows(f"{name}.membrane_imag") if f"{name}.membrane_imag" in self.initial else None
-        if spikes_name is None:
-            spikes = torch.zeros_like(membrane, dtype=torch.float32 if relaxed else torch.uint8)
-        else:
-            spikes = self.spikes(spikes_name, relaxed)
-        return FireState(membrane, imag, spikes)
+        imag = f"{name}.membrane_imag"
+        return FireState(
+            self.position_rows(f"{name}.membrane"),
+            self.position_rows(imag) if imag in self.initial else None,
+            None if spikes_name is None else self.spikes(spikes_name, relaxed),
+            self.operator_rows,
+        )
 
-    def keep(self, name: str, rows: Tensor, grid: torch.Size) -> None:
-        """Rows [B, P, C] as the map [B, C, H, W] of the final state."""
-        self.final[name] = rows.unflatten(1, (grid[2], grid[3])).permute(0, 3, 1, 2)
+    def position_rows(self, name: str) -> Tensor:
+        """A map [B, C, H, W] as [B, P, C]; a view if it is channels-last."""
+        return self.value(name).permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+
+    def spikes(self, name: str, relaxed: bool) -> Tensor:
+        return self.position_rows(name).to(torch.float32 if relaxed else torch.uint8)
+
+    def keep_map(self, name: str, positions: Tensor, grid: torch.Size) -> None:
+        """[B, P, C] as the map [B, C, H, W] of the final state."""
+        self.keep(name, positions.unflatten(1, (grid[2], grid[3])).permute(0, 3, 1, 2))
 
     def keep_neuron(self, name: str, spikes_name: str | None, state: FireState | None, grid: torch.Size) -> None:
         if state is None:
             return
-        self.keep(f"{name}.membrane", state.membrane, grid)
+        self.keep_map(f"{name}.membrane", state.membrane, grid)
         if state.membrane_imag is not None:
-            self.keep(f"{name}.membrane_imag", state.membrane_imag, grid)
-        if spikes_name is not None:
-            self.keep(spikes_name, state.spikes, grid)
+            self.keep_map(f"{name}.membrane_imag", state.membrane_imag, grid)
+        if spikes_name is not None and state.last_spikes is not None:
+            self.keep_map(spikes_name, state.last_spikes, grid)
+
+
+def take_rows(value: Tensor, rows: Tensor) -> Tensor:
+    """These rows of a state, channels-last where it is."""
+    if value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last):
+        return value.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    return value.index_select(0, rows)

@@ -19,12 +19,12 @@ from ripe_mambaspike.nn.fused.layers import (
 )
 from ripe_mambaspike.nn.norm import SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
-from ripe_mambaspike.nn.state import below, prefixed
+from ripe_mambaspike.nn.state import prefixed
 from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.enter_fire import EnterFireState, enter_fire
 from ripe_mambaspike.ops.membrane_attention import AttendFireState, AttentionWeights, attend, attend_fire
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
-from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire, spikes_as
+from ripe_mambaspike.ops.norm_fire import Firing, NeuronConstants, norm_fire, spikes_as
 from ripe_mambaspike.ops.operator import grad_proxy_of, select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -109,13 +109,10 @@ def run_first_neuron(
     neuron, last_spikes = f"{name}.first_neuron", _last_spikes(plan, name)
     fired, left = norm_fire(
         *_flat(current),
-        plan.first_neuron,
-        plan.inner_coefficient,
-        relaxed=mode.relaxed,
-        sharpness=mode.sharpness,
+        Firing(*plan.first_neuron, plan.inner_coefficient, mode.relaxed, mode.sharpness),
         first_step=carried.first_step,
         initial_state=carried.neuron(neuron, last_spikes, mode.relaxed),
-        output_final_state=carried.wanted,
+        output_final_state=carried.output_final_state,
     )
     carried.keep_neuron(neuron, last_spikes, left, grid)
     spikes = Spikes(fired.spikes.view(grid), fired.grad_proxy.view(grid), fired.operand.view(grid))
@@ -136,25 +133,22 @@ def run_first_neuron_from_events(
     last_spikes = _last_spikes(plan, "stages.0")
     before = None
     if (fire_state := carried.neuron(neuron, last_spikes, mode.relaxed)) is not None:
-        events = torch.zeros_like(x[:, 0]) if coefficient is None else carried.initial[last_input]
-        before = EnterFireState(at_least_float32(events).contiguous(), fire_state)
+        events = None if coefficient is None else at_least_float32(carried.value(last_input)).contiguous()
+        before = EnterFireState(events, fire_state)
     (spikes, potential, operand), left = enter_fire(
         x,
         entry,
         coefficient,
         plan.first.kernel,
         (plan.first.scale, plan.first.shift),
-        plan.first_neuron,
-        plan.inner_coefficient,
-        relaxed=mode.relaxed,
-        sharpness=mode.sharpness,
+        Firing(*plan.first_neuron, plan.inner_coefficient, mode.relaxed, mode.sharpness),
         first_step=carried.first_step,
         initial_state=before,
-        output_final_state=carried.wanted,
+        output_final_state=carried.output_final_state,
     )
     if left is not None:
-        if coefficient is not None:
-            carried.final[last_input] = left.input
+        if left.input is not None:
+            carried.keep(last_input, left.input)
         carried.keep_neuron(neuron, last_spikes, left.neuron, spikes.shape)
     return FirstNeuronOutput(Spikes(spikes, operand, operand), potential)
 
@@ -189,8 +183,8 @@ def run_stage(
     del first, inner
     current = _flat(plan.second(operand, mode))
     del operand
-    firing: dict[str, Any] = {"relaxed": mode.relaxed, "sharpness": mode.sharpness}
-    stepping: dict[str, Any] = {"first_step": carried.first_step, "output_final_state": carried.wanted}
+    firing = Firing(*plan.second_neuron, next_coefficient, mode.relaxed, mode.sharpness)
+    stepping: dict[str, Any] = {"first_step": carried.first_step, "output_final_state": carried.output_final_state}
     before = carried.neuron(neuron, last_spikes, mode.relaxed)
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():
         state = None
@@ -203,15 +197,13 @@ def run_stage(
             current.scale,
             current.shift,
             plan.attention,
-            plan.second_neuron,
-            next_coefficient,
+            firing,
             keep_attention=keep_attention,
             initial_state=state,
-            **firing,
             **stepping,
         )
         if left is not None:
-            carried.keep(f"{attending}.spikes", left.input_spikes, grid)
+            carried.keep_map(f"{attending}.spikes", left.input_spikes, grid)
             carried.keep_neuron(neuron, last_spikes, left.neuron, grid)
         outer = Spikes(fired.view(grid), out.view(grid), out.view(grid))
     else:
@@ -220,17 +212,7 @@ def run_stage(
         else:
             numbers = spikes_as(spikes, grad_proxy)
             modulated, attention = _variant(plan.attention, potential, numbers, current, grid, carried, attending)
-        second, after = norm_fire(
-            modulated,
-            None,
-            None,
-            plan.second_neuron,
-            next_coefficient,
-            keep_potential=False,
-            initial_state=before,
-            **firing,
-            **stepping,
-        )
+        second, after = norm_fire(modulated, None, None, firing, keep_potential=False, initial_state=before, **stepping)
         carried.keep_neuron(neuron, last_spikes, after, grid)
         outer = Spikes(second.spikes.view(grid), second.grad_proxy.view(grid), second.operand.view(grid))
     if keep_rates:
@@ -253,9 +235,10 @@ def _variant(
     features = (scale.unsqueeze(-2) * values + shift.unsqueeze(-2)).to(values.dtype)
     tensors = (t.view(grid).permute(0, 1, 4, 2, 3) for t in (potential, spikes, features))
     with computing_in(values.dtype, values):
-        (out, attention), left = module(*tensors, initial_state=below(carried.initial, name))
+        (out, attention), left = module(*tensors, initial_state=carried.part(name))
     if carried.wanted:
-        carried.final.update(prefixed(name, left))
+        for key, value in prefixed(name, left).items():
+            carried.keep(key, value)
     out, attention = (t.permute(0, 1, 3, 4, 2).flatten(2, 3).to(values.dtype).contiguous() for t in (out, attention))
     return out, attention
 

@@ -1,6 +1,7 @@
 """How Python calls a C++ operator: tensors as pointers, ints as int64, floats as double."""
 
 import ctypes
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,17 +12,22 @@ from ripe_mambaspike.ops.cpp.build import library
 
 def call(name: str, *arguments: Tensor | int | float | None) -> None:
     """Run one operator; PyTorch's number of threads is its last argument."""
-    function = getattr(library(), f"ripe_{name}")
+    function = _function(name)
     if function.argtypes is None:
         function.restype = None
         function.argtypes = [*map(_c_type, arguments), ctypes.c_int64]
     function(*[one.data_ptr() if isinstance(one, Tensor) else one for one in arguments], torch.get_num_threads())
 
 
+@cache
+def _function(name: str) -> Any:
+    return getattr(library(), f"ripe_{name}")
+
+
 def dense(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
     """x contiguous, in `dtype` if one is given."""
-    if x is None:
-        return None
+    if x is None or (x.dtype == (dtype or x.dtype) and x.is_contiguous()):
+        return x
     return (x if dtype is None else x.to(dtype)).contiguous()
 
 

@@ -93,43 +93,61 @@ struct FireTask {
           sample_rows(own_rows ? shape.steps : 0), sharpness(sharpness) {}
 };
 
-// A neuron's state before the first step or after the last, [B, P, C] each; null where there is none or none is wanted.
-// Spikes are bytes, or floats when relaxed.
-template <typename F, typename S>
+// A neuron's state before the first step and after the last, [B, P, C] each; null where there is none or none is wanted.
+// Spikes are bytes, or floats when relaxed. With `rows` a sample's state is in that row, and both may be the same memory.
 struct State {
-    F *membrane, *imag;
-    S* spikes;
+    const float *membrane, *imag;
+    const void* spikes;
+    const int64_t* rows;
+    float *final_membrane, *final_imag;
+    void* final_spikes;
+    int64_t row(int64_t sample) const { return rows == nullptr ? sample : rows[sample]; }
 };
-using GivenState = State<const float, const void>;
-using FinalState = State<float, float>;  // spikes when relaxed alone: bytes are among the outputs already
 
-static inline void copy_or_zero(const float* from, int64_t n, float* to) {
-    if (from == nullptr)
-        std::fill(to, to + n, 0.0f);
-    else
-        std::copy(from, from + n, to);
-}
-
-// n elements of a state, from `at` on, into the neuron's working memory; zeros where none is given.
-template <bool RELAXED>
-static inline void load_state(const GivenState& from, int64_t at, int64_t n, float* real, float* imag, float* before) {
-    copy_or_zero(from.membrane == nullptr ? nullptr : from.membrane + at, n, real);
-    copy_or_zero(from.imag == nullptr ? nullptr : from.imag + at, n, imag);
-    if (RELAXED || from.spikes == nullptr) {
-        copy_or_zero(from.spikes == nullptr ? nullptr : static_cast<const float*>(from.spikes) + at, n, before);
+template <typename From, typename To>
+static inline void copy_or_zero(const From* __restrict from, int64_t n, To* __restrict to) {
+    if (from == nullptr) {
+        std::fill(to, to + n, To(0));
         return;
     }
-    const uint8_t* __restrict spikes = static_cast<const uint8_t*>(from.spikes) + at;
-    float* __restrict numbers = before;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) numbers[i] = to_float(spikes[i]);
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<To>(from[i]);
 }
 
-static inline void save_state(const FinalState& to, int64_t at, int64_t n, const float* real, const float* imag,
-                              const float* before) {
-    if (to.membrane != nullptr) std::copy(real, real + n, to.membrane + at);
-    if (to.imag != nullptr) std::copy(imag, imag + n, to.imag + at);
-    if (to.spikes != nullptr) std::copy(before, before + n, to.spikes + at);
-}
+// n elements of a state, from `at` on, while the steps are computed: in the final state's own memory if there is one.
+template <bool RELAXED>
+struct WorkingState {
+    const State& state;
+    int64_t at, n;
+    float *real, *imag, *before;
+
+    WorkingState(const State& state, int64_t at, int64_t n, float* scratch)  // [3 n]
+        : state(state), at(at), n(n), real(open(state.membrane, state.final_membrane, scratch)),
+          imag(open(state.imag, state.final_imag, scratch + n)), before(scratch + 2 * n) {
+        if (RELAXED)
+            copy_or_zero(part<const float>(state.spikes), n, before);
+        else
+            copy_or_zero(part<const uint8_t>(state.spikes), n, before);
+    }
+
+    void save() const {  // the membrane is there already
+        if (state.final_spikes == nullptr) return;
+        if (RELAXED)
+            copy_or_zero(before, n, part<float>(state.final_spikes));
+        else
+            copy_or_zero(before, n, part<uint8_t>(state.final_spikes));
+    }
+
+   private:
+    float* open(const float* from, float* to, float* scratch) const {
+        float* out = to == nullptr ? scratch : to + at;
+        if (from == nullptr || from != to) copy_or_zero(part<const float>(from), n, out);
+        return out;
+    }
+    template <typename S, typename V>
+    S* part(V* whole) const {
+        return whole == nullptr ? nullptr : static_cast<S*>(whole) + at;
+    }
+};
 
 }  // namespace

@@ -4,6 +4,7 @@
 // from the values, where positions are fewer than channels); then A = phi(Q) M / (phi(Q) k + eps) and X + gain A X.
 // Before the first step there are no spikes: A is 0 there and nothing is multiplied.
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -98,6 +99,7 @@ struct Attend {
     Shape shape;
     const X *potential, *features;
     const void *spikes, *input_spikes;  // and those of the step before the first [B, P, C], or null
+    void* final_spikes;                 // where the last ones go: null, or the same memory
     bool bytes;  // spikes are bytes, else numbers like the potential
     float sharpness;
     X *out, *attention;  // out: the modulated features, or the operand of the next convolution
@@ -109,8 +111,7 @@ struct Attend {
     const float *scale, *shift, *gain;  // [T, row] twice, [B, T, row] where samples are at different steps; [row]
     int64_t sample_rows;                // from one sample's rows to the next: 0 or T
     const NeuronRow* neuron;
-    GivenState given;
-    FinalState final;
+    State state;
     int64_t skipped() const { return input_spikes == nullptr ? 1 : 0; }  // steps without attention
 };
 
@@ -118,7 +119,7 @@ struct Attend {
 template <typename S, typename X>
 const S* spikes_before(const Attend<X>& task, int64_t sample, int64_t t, int64_t p) {
     const int64_t step = task.shape.positions * task.shape.channels, at = p * task.shape.channels;
-    if (t == 0) return static_cast<const S*>(task.input_spikes) + sample * step + at;
+    if (t == 0) return static_cast<const S*>(task.input_spikes) + task.state.row(sample) * step + at;
     return static_cast<const S*>(task.spikes) + (sample * task.shape.steps + t - 1) * step + at;
 }
 
@@ -203,10 +204,10 @@ void finish_block(const Attend<X>& task, int64_t sample, int64_t first, int64_t 
     scratch.open(4 * 7 * block, 5);
     float *queries = scratch.take<float>(block), *weights = scratch.take<float>(block);
     E *left = scratch.take<E>(block), *features = scratch.take<E>(block);
-    float* state = scratch.take<float>(3 * block);
-    const int64_t whole = sample * positions * channels + first * channels, skipped = task.skipped();
-    if (FIRES)
-        load_state<RELAXED>(task.given, whole, rows * channels, state, state + block, state + 2 * block);
+    float* own = scratch.take<float>(3 * block);
+    const int64_t size = rows * channels, skipped = task.skipped();
+    const int64_t at = (task.state.row(sample) * positions + first) * channels;
+    const WorkingState<RELAXED> state(task.state, at, FIRES ? size : 0, own);
     for (int64_t t = 0; t < task.shape.steps; ++t) {
         const int64_t now = ((sample * task.shape.steps + t) * positions + first) * channels;
         if (t < skipped) {
@@ -220,14 +221,19 @@ void finish_block(const Attend<X>& task, int64_t sample, int64_t first, int64_t 
         }
         if (task.attention != nullptr) narrow(weights, rows, channels, wide, task.attention + now);
         for (int64_t r = 0; r < rows; r += together) {
-            float* own = state + r * channels;
+            const int64_t i = r * channels;
             finish_row<X, FIRES, RESONATING, RELAXED>(task, std::min(together, rows - r) * channels,
-                                                      sample * task.sample_rows + t,
-                                                      now + r * channels, weights + r * wide, own, own + block,
-                                                      own + 2 * block);
+                                                      sample * task.sample_rows + t, now + i, weights + r * wide,
+                                                      state.real + i, state.imag + i, state.before + i);
         }
     }
-    if (FIRES) save_state(task.final, whole, rows * channels, state, state + block, state + 2 * block);
+    if (FIRES) state.save();
+    if (task.final_spikes != nullptr) {
+        const int64_t last = ((sample * task.shape.steps + task.shape.steps - 1) * positions + first) * channels;
+        const int64_t width = task.bytes ? 1 : sizeof(X);
+        std::memcpy(static_cast<char*>(task.final_spikes) + at * width,
+                    static_cast<const char*>(task.spikes) + last * width, size * width);
+    }
 }
 
 // Samples in groups small enough that their matrices M stay in the cache, large enough that every thread has work.
@@ -275,9 +281,10 @@ extern "C" void ripe_attend(int64_t is_bfloat16, int64_t bytes, int64_t relaxed,
                             const void* query, const void* key, const void* value, const float* gain,
                             const float* decay, const float* rotation, const float* drive, const float* threshold,
                             const float* coefficient, double sharpness, const void* input_spikes,
-                            const float* membrane, const float* membrane_imag, const void* last_spikes, void* out,
-                            void* attention, void* fired, float* final_membrane, float* final_imag,
-                            float* final_spikes, int64_t threads) {
+                            const float* membrane, const float* membrane_imag, const void* last_spikes,
+                            const int64_t* state_rows, void* out, void* attention, void* fired,
+                            void* final_input_spikes, float* final_membrane, float* final_imag, void* final_spikes,
+                            int64_t threads) {
     const int64_t wide = padded(channels), size = channels * wide;
     const Row row(channels, wide == channels ? 256 : 1);
     const int64_t lines = own_rows ? batch * steps : steps;
@@ -293,13 +300,13 @@ extern "C" void ripe_attend(int64_t is_bfloat16, int64_t bytes, int64_t relaxed,
             transpose(static_cast<const X*>(weights[i]), channels, channels, channels, &turned[i * size], wide);
         const Attend<X> task{{batch, steps, positions, channels},
                              static_cast<const X*>(potential), static_cast<const X*>(features), spikes, input_spikes,
-                             bytes != 0,
+                             final_input_spikes, bytes != 0,
                              static_cast<float>(sharpness), static_cast<X*>(out), static_cast<X*>(attention), fired,
                              wide, paired_rows(&turned[0], channels, wide, &pairs[0]),
                              paired_rows(&turned[size], channels, wide, &pairs[size]), &turned[2 * size],
                              row.length, scales.data(), shifts.data(), gains.data(), own_rows ? steps : 0, &neuron,
-                             {membrane, membrane_imag, last_spikes},
-                             {final_membrane, final_imag, final_spikes}};
+                             {membrane, membrane_imag, last_spikes, state_rows, final_membrane, final_imag,
+                              final_spikes}};
         auto turning = relaxed ? attend_all<X, true, true, true> : attend_all<X, true, true, false>;
         auto leaky = relaxed ? attend_all<X, true, false, true> : attend_all<X, true, false, false>;
         auto chosen = decay == nullptr ? attend_all<X, false, false, false> : rotation == nullptr ? leaky : turning;

@@ -30,8 +30,8 @@ void fire_row(int64_t n, const X* __restrict x, const float* __restrict scale, c
 }
 
 template <typename X, bool RESONATING, bool RELAXED, bool KEEP>
-void fire_all(const FireTask& task, const X* x, const GivenState& given, void* spikes_out, X* potential, X* operand,
-              const FinalState& final, int threads) {
+void fire_all(const FireTask& task, const X* x, const State& state, void* spikes_out, X* potential, X* operand,
+              int threads) {
     using S = typename std::conditional<RELAXED, X, uint8_t>::type;
     S* spikes = static_cast<S*>(spikes_out);
     const Blocks blocks(task.shape, task.row, 1024);
@@ -39,35 +39,34 @@ void fire_all(const FireTask& task, const X* x, const GivenState& given, void* s
     const int team = useful_threads(threads, items, steps * blocks.length);
 #pragma omp parallel for num_threads(team) schedule(static) if (team > 1)
     for (int64_t item = 0; item < items; ++item) {
-        static thread_local std::vector<float> state;
-        state.resize(3 * blocks.length);
-        float *real = state.data(), *imag = real + blocks.length, *before = imag + blocks.length;
+        static thread_local std::vector<float> scratch;
+        scratch.resize(3 * blocks.length);
         const int64_t sample = item / blocks.each, start = item % blocks.each * blocks.length;
         const int64_t size = std::min(blocks.length, blocks.plane - start);
         const float* scale = &task.scale[sample * task.sample_rows * row];
         const float* shift = &task.shift[sample * task.sample_rows * row];
-        load_state<RELAXED>(given, sample * blocks.plane + start, size, real, imag, before);
+        const WorkingState<RELAXED> now(state, state.row(sample) * blocks.plane + start, size, scratch.data());
         for (int64_t t = 0; t < steps; ++t) {
             const int64_t base = (sample * steps + t) * blocks.plane + start;
             for (int64_t i = 0; i < size; i += row)
                 fire_row<X, S, RESONATING, RELAXED, KEEP>(
                     std::min(row, size - i), x + base + i, scale + t * row, shift + t * row, task.neuron, task.sharpness,
-                     real + i, imag + i, before + i, spikes + base + i,
+                    now.real + i, now.imag + i, now.before + i, spikes + base + i,
                     KEEP ? potential + base + i : nullptr, operand + base + i);
         }
-        save_state(final, sample * blocks.plane + start, size, real, imag, before);
+        now.save();
     }
 }
 
 template <typename X, bool RESONATING, bool RELAXED>
-void fire_kept(const FireTask& task, const void* x, const GivenState& given, void* spikes, void* potential,
-               void* operand, const FinalState& final, int threads) {
+void fire_kept(const FireTask& task, const void* x, const State& state, void* spikes, void* potential, void* operand,
+               int threads) {
     const X* input = static_cast<const X*>(x);
     X *kept = static_cast<X*>(potential), *out = static_cast<X*>(operand);
     if (kept != nullptr)
-        fire_all<X, RESONATING, RELAXED, true>(task, input, given, spikes, kept, out, final, threads);
+        fire_all<X, RESONATING, RELAXED, true>(task, input, state, spikes, kept, out, threads);
     else
-        fire_all<X, RESONATING, RELAXED, false>(task, input, given, spikes, kept, out, final, threads);
+        fire_all<X, RESONATING, RELAXED, false>(task, input, state, spikes, kept, out, threads);
 }
 
 }  // namespace
@@ -77,8 +76,8 @@ extern "C" void ripe_norm_fire(int64_t is_bfloat16, int64_t relaxed, int64_t bat
                                const float* shift, const float* decay, const float* rotation, const float* gain,
                                const float* threshold, const float* coefficient, double sharpness,
                                const float* membrane, const float* membrane_imag, const void* last_spikes,
-                               void* spikes, void* potential, void* operand, float* final_membrane,
-                               float* final_imag, float* final_spikes, int64_t threads) {
+                               const int64_t* state_rows, void* spikes, void* potential, void* operand,
+                               float* final_membrane, float* final_imag, void* final_spikes, int64_t threads) {
     const Shape shape{batch, steps, positions, channels};
     const FireTask task(shape, own_rows, scale, shift, decay, rotation, gain, threshold, coefficient, sharpness);
     const bool turns = rotation != nullptr;
@@ -86,6 +85,6 @@ extern "C" void ripe_norm_fire(int64_t is_bfloat16, int64_t relaxed, int64_t bat
                               : (relaxed ? fire_kept<bfloat16, false, true> : fire_kept<bfloat16, false, false>))
                      : (turns ? (relaxed ? fire_kept<float, true, true> : fire_kept<float, true, false>)
                               : (relaxed ? fire_kept<float, false, true> : fire_kept<float, false, false>));
-    run(task, x, {membrane, membrane_imag, last_spikes}, spikes, potential, operand,
-        {final_membrane, final_imag, final_spikes}, static_cast<int>(threads));
+    const State state{membrane, membrane_imag, last_spikes, state_rows, final_membrane, final_imag, final_spikes};
+    run(task, x, state, spikes, potential, operand, static_cast<int>(threads));
 }

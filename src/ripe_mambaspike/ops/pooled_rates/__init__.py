@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.operator import Operator, empty_if
 
 
 class RateState(NamedTuple):
     """Of one scale."""
 
-    count: Tensor  # type: ignore[assignment]  # spikes so far, averaged over the cell, faded if leaky [B, h, w, C]
-    weight: Tensor | None  # faded count of the steps so far [B], float64; None for cumulative rates
+    count: Tensor  # type: ignore[assignment]  # spikes so far, averaged over the cell, decayed if leaky [B, h, w, C]
+    weight: Tensor | None  # decayed count of the steps so far [B], float64; None for cumulative rates
+    rows: Tensor | None = None  # as in `norm_fire.FireState`
 
 
 class PooledRatesInputs(NamedTuple):
@@ -30,6 +32,7 @@ class PooledRatesInputs(NamedTuple):
     counts: list[Tensor]  # the initial state: a count of each scale, or none
     first_step: Tensor | None  # steps before these, of every sample [B] int64
     output_final_state: bool
+    state_rows: Tensor | None = None  # of the counts, one a sample: they are then updated in place, by C++ alone
 
 
 class PooledRatesBackwardInputs(NamedTuple):
@@ -54,14 +57,18 @@ def pooled_rates(
     Channels come scale by scale, the rates of a scale before its changes; in the proxies' precision, summed in float32.
     `keep` makes the rates leaky. `first_step`: steps that the state has seen, an int or one per sample [B].
     """
+    rows = initial_state[0].rows if initial_state else None
     if keep is not None:
+        if rows is not None:
+            raise InputError("state_rows: expected none with leaky rates, got some", field="state_rows")
         return _leaky(spikes, grad_proxies, grid, keep, initial_state, output_final_state)
     counts = [] if initial_state is None else [one.count for one in initial_state]
     steps = None
     if initial_state is not None:
         given = torch.as_tensor(first_step, device=spikes[0].device)
         steps = given.expand(len(spikes[0])).contiguous()
-    rates, finals = POOLED_RATES(spikes, grad_proxies, *grid, counts, steps, output_final_state)
+    inputs = PooledRatesInputs(spikes, grad_proxies, *grid, counts, steps, output_final_state, rows)
+    rates, finals = POOLED_RATES(inputs)
     return rates, [RateState(one, None) for one in finals] if output_final_state else None
 
 
@@ -79,8 +86,8 @@ def _leaky(
     """
     from ripe_mambaspike.ops.pooled_rates.reference import leaky_rates
 
-    alone = [[one.flatten(0, 1).unsqueeze(1) for one in group] for group in (spikes, grad_proxies)]
-    pooled = POOLED_RATES(*alone, *grid, [], None, False)[0].squeeze(1)
+    steps, proxies = ([one.flatten(0, 1).unsqueeze(1) for one in group] for group in (spikes, grad_proxies))
+    pooled = POOLED_RATES(PooledRatesInputs(steps, proxies, *grid, [], None, False))[0].squeeze(1)
     pooled = pooled.unflatten(0, spikes[0].shape[:2])
     parts, states = [], []
     given: list[RateState | None] = [*initial_state] if initial_state else [None] * len(spikes)
@@ -109,8 +116,8 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    grads = POOLED_RATES_BACKWARD(grad.contiguous(), *ctx.sizes)
-    return [None] * len(grads), grads, None, None, [], None, None
+    grads = POOLED_RATES_BACKWARD(PooledRatesBackwardInputs(grad.contiguous(), *ctx.sizes))
+    return [None] * len(grads), grads, None, None, [], None, None, None
 
 
 POOLED_RATES = Operator("pooled_rates", PooledRatesInputs, ("rates", "counts[]"), empty_pooled_rates)

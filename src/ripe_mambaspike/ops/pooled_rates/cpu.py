@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16
+from ripe_mambaspike.ops.norm_fire.cpu import check_in_place
 from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_pooled_rates
 
 
@@ -19,7 +20,11 @@ def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
         count = dense(i.counts[index], torch.float32) if i.counts else None
         grid = (i.rows, i.columns, starts[-1], start)
         final = finals[index] if finals else None
-        call("pooled_rates", is_bfloat16(rates), numbers, *one.shape, *grid, spikes, count, steps, rates, final)
+        if i.state_rows is not None:
+            check_in_place([i.counts[index]], [count])
+            final = count
+        state = (count, steps, i.state_rows)
+        call("pooled_rates", is_bfloat16(rates), numbers, *one.shape, *grid, spikes, *state, rates, final)
     return rates, finals
 
 

@@ -26,8 +26,12 @@ struct Pooled {
     int64_t wide, offset;  // channels of the pooled tensor, and where this scale's begin
     const float* count;       // [B, cells, C]: spikes before the first step, averaged over the cell; or null
     const int64_t* first;     // [B]: steps before the first one; null where there were none
-    float* final;             // [B, cells, C]: the count after the last step; or null
+    const int64_t* state_rows;  // [B]: where in `count` and `final` a sample is; null where it is its own index
+    float* final;             // [B, cells, C]: the count after the last step; or null; may be `count`
     int64_t position() const { return rows.size * columns.size * channels; }
+    int64_t state_at(int64_t sample, int64_t row) const {
+        return ((state_rows == nullptr ? sample : state_rows[sample]) * rows.cells + row) * columns.cells * channels;
+    }
 };
 
 // A state's counts of one row of cells and back. Inside, spikes are summed and not averaged: hard spikes then add up
@@ -35,10 +39,11 @@ struct Pooled {
 template <bool HARD>
 void load_counts(const Pooled& task, int64_t sample, int64_t row, float* totals, float* rates) {
     const int64_t channels = task.channels, columns = task.columns.cells, before = task.first[sample];
-    const float* from = task.count + (sample * task.rows.cells + row) * columns * channels;
+    const float* from = task.count + task.state_at(sample, row);
     for (int64_t column = 0; column < columns; ++column) {
         const float area = static_cast<float>(task.rows.length(row) * task.columns.length(column));
         const float share = before == 0 ? 0.0f : 1.0f / (area * static_cast<float>(before));
+#pragma omp simd
         for (int64_t c = column * channels; c < (column + 1) * channels; ++c) {
             const float total = from[c] * area;
             totals[c] = HARD ? std::nearbyint(total) : total;
@@ -49,9 +54,10 @@ void load_counts(const Pooled& task, int64_t sample, int64_t row, float* totals,
 
 void save_counts(const Pooled& task, int64_t sample, int64_t row, const float* totals) {
     const int64_t channels = task.channels, columns = task.columns.cells;
-    float* to = task.final + (sample * task.rows.cells + row) * columns * channels;
+    float* to = task.final + task.state_at(sample, row);
     for (int64_t column = 0; column < columns; ++column) {
         const float area = static_cast<float>(task.rows.length(row) * task.columns.length(column));
+#pragma omp simd
         for (int64_t c = column * channels; c < (column + 1) * channels; ++c) to[c] = totals[c] / area;
     }
 }
@@ -166,8 +172,9 @@ void spread(const Pooled& task, const void* grad, void* out, int threads) {
 extern "C" void ripe_pooled_rates(int64_t is_bfloat16, int64_t kind, int64_t batch, int64_t steps, int64_t height,
                                   int64_t width, int64_t channels, int64_t rows, int64_t columns, int64_t wide,
                                   int64_t offset, const void* spikes, const float* count, const int64_t* first,
-                                  void* pooled, float* final, int64_t threads) {
-    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset, count, first, final};
+                                  const int64_t* state_rows, void* pooled, float* final, int64_t threads) {
+    const Pooled task{batch,  steps, channels, {height, rows}, {width, columns}, wide,
+                      offset, count, first,    state_rows,     final};
     auto run = is_bfloat16 ? (kind ? pool<bfloat16, bfloat16> : pool<uint8_t, bfloat16>)
                      : (kind ? pool<float, float> : pool<uint8_t, float>);
     run(task, spikes, pooled, static_cast<int>(threads));
@@ -176,6 +183,6 @@ extern "C" void ripe_pooled_rates(int64_t is_bfloat16, int64_t kind, int64_t bat
 extern "C" void ripe_pooled_rates_backward(int64_t is_bfloat16, int64_t batch, int64_t steps, int64_t height, int64_t width,
                                            int64_t channels, int64_t rows, int64_t columns, int64_t wide,
                                            int64_t offset, const void* grad, void* out, int64_t threads) {
-    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset, nullptr, nullptr, nullptr};
+    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset};
     (is_bfloat16 ? spread<bfloat16> : spread<float>)(task, grad, out, static_cast<int>(threads));
 }
