@@ -1,6 +1,5 @@
 """Simulated sets: the same bytes however they are made, the original's split, and all that a store is good for."""
 
-import errno
 import json
 import signal
 import subprocess
@@ -164,21 +163,10 @@ def test_killed(make, tmp_path, mnist, quick, at, noted):
 
 
 @pytest.mark.parametrize("step", [1, 2, 9, 17, 18])
-def test_a_full_disk(make, tmp_path, monkeypatch, step):
-    real, count = building.atomic_write, 0
-
-    def write_some(path):
-        nonlocal count
-        count += 1
-        if count == step:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(path)
-
-    monkeypatch.setattr(building, "atomic_write", write_some)
-    with raises(DataError, "store", mentions="run the same command again"):
+def test_a_full_disk(make, tmp_path, full_disk, step):
+    with full_disk(step), raises(DataError, "store", mentions="run the same command again"):
         make()
     assert not (tmp_path / "out" / ".ripe" / "sim-nmnist" / "current").exists()
-    monkeypatch.setattr(building, "atomic_write", real)
     verify_store(make())
 
 

@@ -1,4 +1,4 @@
-"""Networks in which every layer fires and no number is at its start, and how far two of them are apart."""
+"""Networks in which every layer fires and no parameter has its initial value; the difference between two of them."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def registered():
 
 @torch.no_grad()
 def outputs(model, x):
-    """What a network gives at every place that can be looked at: {place: tensor}, spikes among them.
+    """Every output of a network that can be observed, by name; spikes among them.
 
     The pass is literal: a training network runs every branch and norm, not the kernels it will be deployed with.
     """

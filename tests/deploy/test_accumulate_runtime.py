@@ -57,7 +57,7 @@ def clips(count, side=18, steps=4):
 
 
 def same(first, second):
-    """Not a spike, map or logit of one differs from the other's, to the last bit."""
+    """All spikes, maps and logits are equal to the last bit."""
     assert differing_spikes(first, second) == dict.fromkeys(first.spikes, 0)
     assert torch.equal(first.output.attention, second.output.attention)
     assert torch.equal(first.output.logits, second.output.logits)
@@ -84,7 +84,7 @@ def test_every_step_of_20_real_recordings(sums):
     runtime = Accumulator(dual(*wide), sums)
     paths = sorted((SHARED / "nmnist-real").rglob("*.bin"))[::30][:20]
     assert len(paths) == 20
-    # The float64 network stands for the stored weights; for the other two three steps will do.
+    # All steps in float64, whose weights are the stored ones; three steps for the others.
     clip = torch.stack([bin_events(read(path), 10, grid=(34, 34)) for path in paths])
     clip = clip if sums == "float64" else clip[:, :3]
     for x in clip.split(4):
@@ -94,7 +94,7 @@ def test_every_step_of_20_real_recordings(sums):
 
 
 def test_float64_has_the_spikes_of_the_stored_weights():
-    """The grid moves next to nothing there: the network is the one that was given, computed in float64."""
+    """In float64 the grid changes the weights by less than 1e-14."""
     runtime, stored = Accumulator(deployed()), copy.deepcopy(dual()).double()
     for x in clips(3):
         front = stored.front_end(x.double(), observe=("spikes",))
@@ -121,7 +121,7 @@ def test_in_pieces_with_carried_state(sums, steps_at_once):
 
 
 def count_by_hand(spikes, channels, stride):
-    """Look at every output, tap and step in turn: one addition a channel for each spike seen, by either kernel."""
+    """For every output, tap and step: one addition per channel for each spike under either kernel."""
     samples, steps, in_channels, height, width = spikes.shape
     fired = spikes.bool().tolist()
     seen = 0
@@ -136,7 +136,7 @@ def count_by_hand(spikes, channels, stride):
     return seen * channels
 
 
-def test_additions_are_those_counted_by_hand_and_foretold():
+def test_additions_equal_a_count_by_hand_and_the_estimate():
     runtime = Accumulator(dual())
     x = torch.cat(clips(2, 13))
     made = runtime.run(x)
@@ -146,14 +146,14 @@ def test_additions_are_those_counted_by_hand_and_foretold():
     by_hand = [count_by_hand(*each) for each in zip(operands, outs, strides, strict=True)]
     assert min(by_hand) > 0
     assert list(made.additions.values()) == by_hand
-    foretold = measure_activity(runtime.dense, x.double())  # for one sample, on average
-    assert [2 * layer.accumulates for layer in foretold[1:]] == by_hand
+    estimate = measure_activity(runtime.dense, x.double())  # for one sample, on average
+    assert [2 * layer.accumulates for layer in estimate[1:]] == by_hand
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("worst", [torch.inf, torch.nan], ids=["inf", "nan"])
-def test_weights_that_no_spike_reaches_are_never_touched(way, worst):
-    """0 · ∞ would not be a number; what is not multiplied cannot tell."""
+def test_weights_without_spikes_are_not_read(way, worst):
+    """A product with 0 would give NaN."""
     layer = DualKernelConv(4, 6, 1)
     with torch.no_grad():
         layer.weight_before.normal_()
@@ -186,7 +186,7 @@ def test_the_operator_in_every_precision(way, kind, stride, carried):
         out, additions = accumulate_conv(spikes, now, before, bias, stride, earlier)
     expected, count = dense_conv(spikes, now, before, bias, stride, earlier)
     assert out.dtype == (torch.int32 if kind == "int8" else now.dtype)
-    assert torch.equal(out, expected)  # whole numbers: exact in any order
+    assert torch.equal(out, expected)  # integers: exact in any order
     assert additions == count
 
 
@@ -239,14 +239,14 @@ def test_on_the_grid_the_order_of_a_sum_does_not_matter(sums):
 
     sums_of = [one_by_one(put, order) for order in orders]
     assert all(torch.equal(value, sums_of[0]) for value in sums_of)
-    if sums == "float32":  # which is no matter of course
+    if sums == "float32":  # which sums off the grid do not have
         assert not all(torch.equal(one_by_one(terms, order), one_by_one(terms, orders[0])) for order in orders)
-    # What it costs: half a step, which is this share of all of a channel's weights together.
+    # Rounding to the grid changes a weight by at most this share of the sum of a channel's weights.
     share = ((put - terms).abs().amax(1) / terms.abs().sum(1)).max()
     assert share <= 2.0 ** -(24 if sums == "float32" else 53)
 
 
-def test_int8_weights_are_bytes_and_sums_whole_numbers():
+def test_int8_weights_are_bytes_and_their_sums_integers():
     runtime, given = Accumulator(dual(), "int8"), dual()
     for name, conv in runtime.network.named_modules():
         if not isinstance(conv, AccumulatingConv):
@@ -266,8 +266,8 @@ def test_int8_weights_are_bytes_and_sums_whole_numbers():
         assert (conv.step <= largest / 63.5 * (1 + 1e-6)).all()
 
 
-def test_float32_as_stored_is_close():
-    """Without the grid sums round: logits come near the dense network's."""
+def test_float32_without_the_grid_is_close():
+    """Without the grid sums are rounded, so single spikes may differ from the dense network's."""
     runtime, x = Accumulator(dual(), "float32", grid=False), clips(1)[0]
     made, dense = runtime.run(x), runtime.run_dense(x)
     assert sum(differing_spikes(made, dense).values()) <= 0.01 * sum(int(s.sum()) for s in dense.spikes.values())
@@ -291,7 +291,7 @@ def test_networks_of_any_form(form):
     assert model.training is training
 
 
-def test_the_tokens_kept_are_the_dense_networks():
+def test_the_selected_tokens_are_the_dense_network_s():
     runtime = Accumulator(dual(("num_tokens", 5)))
     made, dense = (run(clips(1, 34)[0]) for run in (runtime.run, runtime.run_dense))
     assert made.output.token_indices.shape == (1, 5)

@@ -1,4 +1,4 @@
-"""A graph compiled ahead of time and run from its package: the same logits, and clear words where it cannot be."""
+"""A graph compiled ahead of time and run from its package: the same logits; other sizes and damaged files raise."""
 
 import shutil
 import zipfile
@@ -23,13 +23,13 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there i
 
 @pytest.fixture(scope="module")
 def model():
-    """A small deployed network, one matrix of it in whole numbers."""
+    """A small deployed network with one int8 matrix."""
     small = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 2, "form": "deployed"}
     network = create_model("nmnist", seed=0, **small).eval()
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if "dt_proj.bias" in name:
-                parameter.fill_(-3)  # what a chunk hands to the next must show in the logits
+                parameter.fill_(-3)  # so that states carried from chunk to chunk affect the logits
         name = next(name for name, _ in network.named_parameters() if "hierarchy" in name and "in_proj" in name)
         matrix = network.get_parameter(name)
         network.stored = {name: as_int8(matrix)}
@@ -47,7 +47,7 @@ def graph(model):
 
 @pytest.fixture(scope="module")
 def package(graph, tmp_path_factory):
-    """Compiled once: that takes its time."""
+    """Compiled once, since compiling is slow."""
     path = tmp_path_factory.mktemp("aoti") / "tail.pt2"
     aoti.save(graph, path, dynamic=False)
     return path

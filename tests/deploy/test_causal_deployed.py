@@ -1,4 +1,4 @@
-"""A causal network in its other forms: fused, by additions, with small weights; and where it cannot go."""
+"""A causal network fused, by additions, captured and with int8 weights; NIR is refused."""
 
 import copy
 
@@ -50,7 +50,7 @@ def test_fusing_is_exact(trained):
     assert fused.config == trained.config.replace(form="deployed")
 
 
-def test_two_kernels_stream_the_same(trained):
+def test_the_dual_kernel_form_streams_the_same_logits(trained):
     exact = copy.deepcopy(trained).double()
     dual, x = dual_kernel(exact, quiet=True), clips().double()
     expected = fuse(exact, quiet=True).run(x, state={}).logits
@@ -62,20 +62,20 @@ def test_two_kernels_stream_the_same(trained):
     torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=1e-11, atol=1e-11)
 
 
-def test_additions_alone_give_the_dense_spikes(deployed):
+def test_the_accumulator_gives_the_dense_spikes(deployed):
     runtime = Accumulator(deployed)
     ours, dense = (run(clips(1).double()) for run in (runtime.run, runtime.run_dense))
     assert sum(differing_spikes(ours, dense).values()) == 0
     assert torch.equal(ours.output.logits, dense.output.logits)
 
 
-def test_prepared_for_one_shape(deployed):
+def test_the_captured_network_gives_the_same_logits(deployed):
     x = clips()
     with torch.no_grad():
         torch.testing.assert_close(capture(deployed, x)(x), deployed(x), rtol=0, atol=0)
 
 
-def test_small_weights(deployed, tmp_path):
+def test_int8_weights_are_saved_and_loaded(deployed, tmp_path):
     x = clips(8)
     stored, calibration = to_int8(deployed, x)
     assert "hierarchy.blocks.1.forward_mamba.in_proj.weight" in stored

@@ -1,4 +1,4 @@
-"""Graphs as ExecuTorch programs, run by ExecuTorch: the same logits, one size, and clear words where it cannot."""
+"""Graphs as ExecuTorch programs, run by ExecuTorch: the same logits; other sizes and damaged files are refused."""
 
 import pytest
 import torch
@@ -26,9 +26,9 @@ KERNEL = "stages.1.second_conv.weight"
 
 @pytest.fixture(scope="module")
 def model():
-    """A small deployed network in which everything fires, one kernel of it in whole numbers.
+    """A small deployed network in which all layers fire, with one int8 kernel.
 
-    Without the mixing of tokens, whose hundreds of operations are no others and take long to lower.
+    Without a mixer, whose hundreds of operations are of the same kinds and take long to lower.
     """
     torch.manual_seed(0)
     small = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 2, "form": "deployed"}
@@ -50,7 +50,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
-    """Written once: lowering takes its time."""
+    """Written once, since lowering is slow."""
     path = tmp_path_factory.mktemp("executorch") / "clip.pte"
     executorch_file.save(make_graph("clip", model, 10, 12, model.stored), path, dynamic=False)
     return path

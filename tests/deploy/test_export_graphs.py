@@ -92,7 +92,7 @@ def test_every_variant_equals_the_reference(loud, fields, monkeypatch):
 
 @torch.no_grad()
 def test_states_are_the_network_s(loud, exporting):
-    """Spikes among them: the exported form fires where the network does."""
+    """Spikes are among the states."""
     model = fuse(loud(time_steps=3).double(), quiet=True)
     x = synthetic_clip(3, 34, 27, samples=2, seed=3).double()
     step = make_graph("step", model, 34, 27)
@@ -107,7 +107,7 @@ def test_states_are_the_network_s(loud, exporting):
 
 @pytest.mark.parametrize("length", [1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 3])
 @pytest.mark.parametrize("state", [False, True], ids=["from zero", "from a state"])
-def test_the_scan_at_awkward_lengths(length, state):
+def test_the_scan_at_odd_lengths(length, state):
     generator = torch.Generator().manual_seed(length)
 
     def draw(*shape):
@@ -128,7 +128,7 @@ def test_the_scan_stays_finite_with_steps_of_any_size():
     assert traced_scan.traced_scan(torch.ones(1, 80, 1), delta, decay, ones, ones, None)[0].isfinite().all()
 
 
-def test_names_say_what_a_step_carries(loud):
+def test_names_and_shapes_of_a_step_s_states(loud):
     graph = make_graph("step", fuse(loud(num_tokens=4), quiet=True), 18, 26)
     assert graph.input_names[:7] == (
         "x",
@@ -185,7 +185,7 @@ def test_fewer_steps(loud, exporting):
 
 @torch.no_grad()
 @pytest.mark.slow
-def test_the_trace_has_the_module_s_numbers(loud):
+def test_the_traced_program_gives_the_module_s_outputs(loud):
     """And no operator outside PyTorch's own."""
     model = fuse(loud(time_steps=2, causal=True), quiet=True)
     graph = make_graph("step", model, 18, 18)
@@ -197,7 +197,7 @@ def test_the_trace_has_the_module_s_numbers(loud):
     assert not [node for node in program.graph.nodes if "ripe" in str(node.target)]
 
 
-def test_refusals(loud):
+def test_networks_and_sizes_that_are_refused(loud):
     training = loud(time_steps=2)
     with raises(ConfigError, "form", mentions=("expected deployed", "got training of 'nmnist'")):
         make_graph("clip", training, 18, 18)
@@ -216,8 +216,8 @@ def test_refusals(loud):
         make_graph("tail", fuse(loud(causal=True), quiet=True), 18, 18)
 
 
-def test_layers_that_do_not_say_they_can_be_traced_are_refused():
-    """Never exported as something else: an unknown attention not as none, an unknown neuron not as leaky."""
+def test_layers_that_are_not_exportable_are_refused():
+    """They are not exported as something else."""
     try:
         register_neuron("mine")(type("Mine", (LIF,), {"exportable": False}))
         register_attention("mine")(type("MyAttention", (NoAttention,), {"exportable": False}))
@@ -231,7 +231,7 @@ def test_layers_that_do_not_say_they_can_be_traced_are_refused():
         ATTENTIONS.pop("mine", None)
 
 
-def test_clips_too_long_for_any_free_size_are_refused():
+def test_clips_with_too_many_tokens_are_refused():
     check_length("clip", (torch.empty(1, 16, 2, 1024, 1024, device="meta"),))
     with raises(InputError, "clips", mentions=("409600", str(traced_scan.MAX_TOKENS))):
         check_length("clip", (torch.empty(1, 25, 2, 1024, 1024, device="meta"),))

@@ -76,7 +76,7 @@ def test_a_float32_flip_lies_within_rounding_of_its_threshold(registered, seed):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("fields", [{}, {"repconv": False}, {"tdm": False}, {"bridge": "stage3"}], ids=str)
-def test_what_is_evaluated_is_what_is_deployed_to_the_last_bit(loud, dtype, fields):
+def test_the_training_form_evaluates_with_the_bits_of_the_deployed_form(loud, dtype, fields):
     model = loud(**fields).to(dtype).eval()
     fused = fuse(model, quiet=True)
     x = synthetic_clip(5, 21, 18, samples=2).to(dtype)
@@ -88,7 +88,7 @@ def test_what_is_evaluated_is_what_is_deployed_to_the_last_bit(loud, dtype, fiel
 
 
 @FORMS
-def test_the_original_is_left_as_it_was(loud, form):
+def test_the_original_is_unchanged(loud, form):
     model = loud().train()
     before = copy.deepcopy(model.state_dict())
     grads = [p.requires_grad for p in model.parameters()]
@@ -136,7 +136,7 @@ def test_two_kernels_by_hand(loud):
         assert torch.equal(first, second), name
 
 
-def test_a_fused_network_can_be_built_and_filled(loud, apart):
+def test_the_deployed_form_can_be_built_and_loaded(loud, apart):
     fused = fuse(loud(), quiet=True)
     direct = create_model("nmnist", **{k: getattr(fused.config, k) for k in fused.config.field_names()})
     load_weights(direct, fused.state_dict(), "memory")
@@ -151,7 +151,7 @@ def test_a_bfloat16_network(loud, apart):
         assert fused(torch.ones(1, 5, 2, 18, 18, dtype=torch.bfloat16)).isfinite().all()
 
 
-def test_the_report(loud):
+def test_the_reported_agreement(loud):
     _, fusion = fuse_with_report(loud(), quiet=True)
     _, dual = dual_kernel_with_report(loud(), quiet=True)
     for report in (fusion, dual):
@@ -163,17 +163,17 @@ def test_the_report(loud):
 @FORMS
 def test_the_error_goes_to_standard_error(loud, capsys, form):
     CONVERT[form](loud())
-    said = capsys.readouterr()
-    assert said.out == ""
-    lines = said.err.splitlines()
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = printed.err.splitlines()
     assert len(lines) == (1 if form == "deployed" else 2)
     assert "training → deployed" in lines[0]
     assert f"→ {form}" in lines[-1]
     assert "error" in lines[-1]
     assert "0 of" in lines[-1]
     CONVERT[form](loud(), quiet=True)
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
 
 
 def test_the_wrong_form_is_refused(loud):
@@ -185,7 +185,7 @@ def test_the_wrong_form_is_refused(loud):
 
 
 @FORMS
-def test_the_baseline_has_nothing_to_fuse(form):
+def test_other_networks_cannot_be_fused(form):
     model = create_model("mamba-spike-nmnist")
     with raises(ConfigError, "model", mentions="'mamba-spike-nmnist'"):
         CONVERT[form](model)
@@ -193,7 +193,7 @@ def test_the_baseline_has_nothing_to_fuse(form):
         CONVERT[form](torch.nn.Linear(2, 2))
 
 
-def test_without_the_filter_there_are_no_two_kernels(loud):
+def test_without_tdm_there_is_no_dual_kernel_form(loud):
     fuse(loud(tdm=False), quiet=True)
     with raises(ConfigError, "form", mentions="tdm"):
         dual_kernel(loud(tdm=False), quiet=True)

@@ -31,7 +31,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("fields", VARIANTS, ids=str)
-def test_variant(loud, apart, fields):
+def test_every_variant_is_exact(loud, apart, fields):
     model = loud(**fields).double()
     fused = fuse(model, quiet=True)
     error, flips, rate = apart(model, fused, torch.float64)

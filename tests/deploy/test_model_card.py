@@ -60,20 +60,20 @@ def section(text, title):
 
 
 def shown(text):
-    """What a reader of the page sees of plain text."""
+    """The text as a reader of the page sees it."""
     return unescape(re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text))
 
 
-def test_front_matter_is_what_hubs_read(folder):
+def test_the_front_matter_is_yaml_without_a_license(folder):
     text = (folder / "README.md").read_text()
     _, front, body = text.split("---\n", 2)
-    said = yaml.safe_load(front)
-    assert "license" not in said  # the weights are for those who made them to license
-    assert {"event-camera", "spiking-neural-network", "fp16"} <= set(said["tags"])
+    fields = yaml.safe_load(front)
+    assert "license" not in fields  # weights keep their own
+    assert {"event-camera", "spiking-neural-network", "fp16"} <= set(fields["tags"])
     assert body.lstrip().startswith("# nmnist\n")
 
 
-def test_it_says_what_the_network_is(network, folder):
+def test_the_network_and_its_files_are_described(network, folder):
     text = (folder / "README.md").read_text()
     assert f"| parameters | {network.parameter_count():,} |" in text
     assert "| input | 4 time steps of 2 polarities, 16×20 pixels |" in text
@@ -83,7 +83,7 @@ def test_it_says_what_the_network_is(network, folder):
     assert "README" not in section(text, "Files")
 
 
-def test_the_code_in_it_runs(folder, network, monkeypatch):
+def test_the_card_s_code_runs(folder, network, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     monkeypatch.chdir(folder)
     names = {}
@@ -92,7 +92,7 @@ def test_the_code_in_it_runs(folder, network, monkeypatch):
     assert torch.equal(names["classes"], apply_stored(network, to_float16(network)).predict(names["clips"]))
 
 
-def test_the_command_in_it_runs(folder, capsys, monkeypatch):
+def test_the_card_s_command_runs(folder, capsys, monkeypatch):
     from ripe_mambaspike.cli.main import main
 
     random = np.random.default_rng(0)
@@ -108,7 +108,7 @@ def test_the_command_in_it_runs(folder, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("to", ["onnx", "nir"])
-def test_other_formats_are_loaded_otherwise(network, to):
+def test_other_formats_are_loaded_by_other_functions(network, to):
     use = section(card_text(network, CardFacts(to=to, labels=LABELS), {}), "Use")
     assert "from_pretrained" not in use
     assert ("load_exported" in use) == (to == "onnx")
@@ -116,8 +116,8 @@ def test_other_formats_are_loaded_otherwise(network, to):
 
 
 @pytest.mark.parametrize("to", export_formats())
-def test_it_says_whether_loading_runs_code(network, to):
-    """As `load_exported` has it: what asks for trust there says so here."""
+def test_the_card_says_whether_loading_runs_code(network, to):
+    """The formats that `load_exported` opens only with trust."""
     text = card_text(network, CardFacts(to=to, labels=LABELS), {})
     carries = export_format(to).carries_code is not None
     assert ("carries code" in section(text, "Loading this export")) == carries
@@ -125,7 +125,7 @@ def test_it_says_whether_loading_runs_code(network, to):
     assert "--trust" in section(text, "Loading this export")
 
 
-def test_names_are_shown_as_they_are_and_mean_nothing(folder):
+def test_class_names_are_escaped(folder):
     text = (folder / "README.md").read_text()
     rows = section(text, "Classes").splitlines()[2:]
     assert len(rows) == len(NASTY)
@@ -156,19 +156,19 @@ def test_names_are_shown_as_they_are_and_mean_nothing(folder):
     ],
     ids=["list", "dash", "number", "link", "controls", "marks", "entity", "long", "surrogate"],
 )
-def test_text_made_safe(given, expected):
+def test_escaped_text(given, expected):
     assert safe(given) == expected
 
 
 def test_accuracy_and_how_it_was_picked(network):
-    said = {
+    texts = {
         picked: section(card_text(network, CardFacts(result=replace(RESULT, picked_on=picked)), {}), "Accuracy")
         for picked in ("val", "test", "last epoch")
     }
-    assert all("87.50 % of 40 test clips (35 right)" in text for text in said.values())
-    assert "picked on a validation part" in said["val"]
-    assert "picked on the test part itself" in said["test"]
-    assert "nothing was picked" in said["last epoch"]
+    assert all("87.50 % of 40 test clips (35 right)" in text for text in texts.values())
+    assert "picked on a validation part" in texts["val"]
+    assert "picked on the test part itself" in texts["test"]
+    assert "nothing was picked" in texts["last epoch"]
     assert "Unknown" in section(card_text(network, CardFacts(), {}), "Accuracy")
 
 
@@ -204,7 +204,7 @@ def test_checks_costs_and_limits(network):
     assert "The outputs have no names: 0 to 3." in bare
 
 
-def test_very_many_classes_are_cut(network):
+def test_only_200_classes_are_listed(network):
     many = Labels(tuple(f"c{n}" for n in range(205)), "x", None, 4, (16, 16), "time", False, 0, "validation")
     text = section(card_text(network, CardFacts(labels=many), {}), "Classes")
     assert "| 199 | c199 |" in text
@@ -233,7 +233,7 @@ def test_the_result_of_a_run_is_found(run, network, tmp_path):
     assert result_of_network(run / "best")[1] == ("nmnist",)
 
 
-def test_a_result_of_another_network_is_not_claimed(run):
+def test_the_result_of_another_epoch_is_not_shown(run):
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "epoch": 9}))
     assert result_of_network(run / "best") == (None, ())
 
@@ -258,7 +258,7 @@ def test_a_damaged_result_is_refused(run, text, field):
         result_of_network(run / "best")
 
 
-def test_what_cannot_be_written(network, tmp_path):
+def test_cards_that_cannot_be_written(network, tmp_path):
     with raises(InputError, path=tmp_path / "absent" / "README.md"):
         write_card(tmp_path / "absent", network, CardFacts())
     with raises(ConfigError, "weights", mentions=("fp32, fp16, int8", "int4")):
@@ -266,7 +266,7 @@ def test_what_cannot_be_written(network, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_result_without_end_is_refused(run):
+def test_a_huge_result_is_refused(run):
     os.truncate(run / "result.json", 1 << 42)
     with raises(WeightsError, path=run / "result.json"):
         result_of_network(run / "best")

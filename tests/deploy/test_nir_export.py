@@ -1,4 +1,4 @@
-"""The front-end as a NIR file: what NIR can say equals PyTorch, what it cannot is listed and carried along."""
+"""The front-end as a NIR file: its spikes equal PyTorch's; what NIR cannot express is listed and kept as metadata."""
 
 import json
 import math
@@ -34,7 +34,7 @@ SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps":
 
 @torch.no_grad()
 def network(*, same_steps=False, dtype=torch.float64, **overrides):
-    """A deployed network in which everything fires; its norms change with the step unless they are to be the same."""
+    """A deployed network in which all layers fire; its norms change with the step unless `same_steps`."""
     model = create_model("nmnist", seed=0, **{**SMALL, **overrides}).to(dtype).eval()
     for part in model.modules():
         if isinstance(part, TimeAffine):
@@ -56,7 +56,7 @@ def spikes_of(model, x):
 
 @pytest.mark.parametrize("tdm", [True, False], ids=["filtered", "unfiltered"])
 @pytest.mark.parametrize("neurons", ["lif", "silif", "csilif"])
-def test_a_front_end_that_nir_can_say_spikes_as_pytorch_does(tmp_path, neurons, tdm):
+def test_a_front_end_that_nir_expresses_has_the_network_s_spikes(tmp_path, neurons, tdm):
     model = network(neurons=neurons, tdm=tdm, attention="none", same_steps=True)
     x = synthetic_clip(5, 18, 22, 3, seed=1).double()
     missing = nir_file.save(model, tmp_path / "front.nir", 18, 22)
@@ -77,7 +77,7 @@ class LeakyWithGain(ConstantsNeuron):
         return NeuronConstants(0.75 * ones, None, self.gain, 0.5 * ones)
 
 
-def test_a_neuron_of_ones_own_with_constants(tmp_path, monkeypatch):
+def test_a_registered_neuron_with_constants(tmp_path, monkeypatch):
     monkeypatch.setitem(NEURONS, "leaky-with-gain", LeakyWithGain)
     model = network(neurons="leaky-with-gain", attention="none", same_steps=True)
     x = synthetic_clip(5, 16, 16, 2, seed=1).double()
@@ -89,7 +89,7 @@ def test_a_neuron_of_ones_own_with_constants(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("attention", ["ds-mpa", "low-rank", "grouped", "sigmoid", "gate"])
-def test_what_nir_cannot_say_is_carried_and_restores_the_networks_spikes(tmp_path, attention):
+def test_metadata_restores_the_spikes_of_what_nir_cannot_express(tmp_path, attention):
     model = network(attention=attention, time_steps=4)
     x = synthetic_clip(4, 16, 16, 2, seed=2).double()
     missing = nir_file.save(model, tmp_path / "front.nir", 16, 16)
@@ -103,7 +103,7 @@ def test_what_nir_cannot_say_is_carried_and_restores_the_networks_spikes(tmp_pat
     assert len(missing) == 5
 
 
-def test_the_whole_network_comes_back_from_the_file(tmp_path):
+def test_the_network_is_rebuilt_from_the_file(tmp_path):
     model = network(num_tokens=4, dtype=torch.float32)
     missing = nir_file.save(model, tmp_path / "front.nir", 20, 20)
     again = nir_file.load(tmp_path / "front.nir").network
@@ -115,7 +115,7 @@ def test_the_whole_network_comes_back_from_the_file(tmp_path):
     assert any("4 most salient positions" in sentence for sentence in missing)
 
 
-def test_plain_nir_reads_the_file_and_finds_the_list_in_it(tmp_path):
+def test_nir_read_opens_the_file(tmp_path):
     model = network()
     missing = nir_file.save(model, tmp_path / "front.nir", 16, 16)
     graph = nir.read(tmp_path / "front.nir")
@@ -129,7 +129,8 @@ def test_plain_nir_reads_the_file_and_finds_the_list_in_it(tmp_path):
     assert np.array_equal(norm["shift"], model.stages[1].first_norm.shift.detach().numpy())
 
 
-def test_the_networks_own_spikes_on_real_recordings(tmp_path):
+@pytest.mark.slow
+def test_spikes_on_real_recordings(tmp_path):
     folder = SHARED / "nmnist-real" / "Train"
     if not folder.is_dir():
         pytest.skip("there are no real recordings here: set RIPE_SHARED_DATA to their folder")
@@ -149,7 +150,7 @@ def test_the_networks_own_spikes_on_real_recordings(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [LIF, SiLIF, CSiLIF], ids=["lif", "silif", "csilif"])
-def test_a_neuron_as_a_loop_has_the_potentials_and_spikes_of_ours(kind):
+def test_a_neuron_s_graph_has_its_potentials_and_spikes(kind):
     neuron = kind(6).double()
     with torch.no_grad():
         for name, value in neuron.named_parameters():
@@ -164,7 +165,7 @@ def test_a_neuron_as_a_loop_has_the_potentials_and_spikes_of_ours(kind):
     torch.testing.assert_close(seen["potential"], potential, rtol=1e-12, atol=1e-12)
 
 
-def test_a_decay_that_rounds_to_none_or_all_is_said_with_sums():
+def test_a_decay_of_0_or_1_is_expressed_by_sums():
     neuron = SiLIF(3)
     with torch.no_grad():
         neuron.log_step.copy_(torch.tensor([-40.0, math.log(DT), 40.0]))  # decay 1, between, 0
@@ -183,7 +184,7 @@ def test_a_neuron_fires_at_its_threshold_not_only_above_it():
     assert run_graph(graph, x, DT)["output"].flatten().tolist() == [1, 0, 0, 1]
 
 
-def test_a_threshold_holds_in_a_coarser_precision():
+def test_a_threshold_is_rounded_down_to_the_signal_s_precision():
     shape = np.array([3])
     above = np.nextafter(np.float32(1), np.float32(2))
     levels = np.array([np.nextafter(1.0, 0.0), 1.0, (1.0 + float(above)) / 2])
@@ -254,7 +255,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         nir_file.load(path)
 
 
-def test_a_file_that_lacks_numbers_is_refused(tmp_path):
+def test_a_file_with_a_missing_tensor_is_refused(tmp_path):
     path = tmp_path / "front.nir"
     nir_file.save(network(dtype=torch.float32), path, 16, 16)
     graph = nir.read(path)
@@ -264,7 +265,7 @@ def test_a_file_that_lacks_numbers_is_refused(tmp_path):
         nir_file.load(path)
 
 
-def test_networks_and_places_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path):
+def test_other_networks_sizes_and_folders_are_refused_and_nothing_is_written(tmp_path):
     model = create_model("nmnist", seed=0, **{**SMALL, "form": "training"})
     path = tmp_path / "front.nir"
     with raises(ConfigError, "form", mentions=("expected deployed", "got training of 'nmnist'")):

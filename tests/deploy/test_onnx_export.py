@@ -1,4 +1,4 @@
-"""One ONNX file through onnxruntime: any batch and size, steps in a row, small weights that stay small, bad files."""
+"""ONNX files in onnxruntime: any batch and size, step and tail graphs, int8 weights, damaged files."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def apart(given, wanted):
 
 
 class Scanned(torch.nn.Module):
-    """The scan alone, over any number of tokens: what of the blocks depends on the size."""
+    """The scan over any number of tokens, the only part of the blocks that depends on the size."""
 
     size, facts = (18, 18), {}
 
@@ -53,7 +53,7 @@ def test_the_scan_at_any_length_from_one_file(tmp_path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """(a network, its graphs, their files): the step of free size, the tail of one."""
+    """(a network, its graphs, their files): the step with dynamic sizes, the tail static."""
     model = create_model("nmnist", seed=0, **SMALL)
     randomize(model, 0)
     model = fuse(model, quiet=True)
@@ -68,7 +68,7 @@ def made(tmp_path_factory):
 
 @torch.no_grad()
 def test_one_file_serves_every_batch_and_size(tmp_path):
-    """Without blocks, whose part that depends on the size is the scan above: sizes as symbols are traced slowly."""
+    """Without blocks, whose only part that depends on the size is the scan above: symbolic sizes are slow to trace."""
     model = create_model("nmnist", seed=0, **{**SMALL, "mixer": "none"})
     randomize(model, 0)
     model = fuse(model, quiet=True)
@@ -95,7 +95,7 @@ def test_steps_in_a_row_with_the_tail(made):
     assert apart(logits, model(x)) <= 1e-4
 
 
-def test_the_file_says_what_it_is(made):
+def test_metadata_of_the_file(made):
     _, graphs, files = made
     model = onnx.load(files["step"])
     facts = {entry.key: entry.value for entry in model.metadata_props}

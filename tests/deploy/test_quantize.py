@@ -27,18 +27,18 @@ LABELS = Labels(NAMES, "bars", None, 4, (12, 12), "time", False, 2, "validation"
 
 
 def bars(count, seed):
-    """Clips [N, 4, 2, 12, 12] of a bar that moves one of four ways through noise, and which way."""
+    """Clips [N, 4, 2, 12, 12] of a bar that moves in one of four directions through noise, and the directions."""
     random = np.random.default_rng(seed)
     clips = random.poisson(0.05, (count, 4, 2, 12, 12)).astype(np.float32)
-    ways = random.integers(0, 4, count)
-    for clip, way, start in zip(clips, ways, random.integers(1, 4, count), strict=True):
+    directions = random.integers(0, 4, count)
+    for clip, direction, start in zip(clips, directions, random.integers(1, 4, count), strict=True):
         for step in range(4):
-            place = start + 2 * step
-            for polarity, line in ((1, place + 1), (0, place - 1)):  # ON runs ahead, OFF follows
-                line = line if way % 2 else 11 - line
+            position = start + 2 * step
+            for polarity, line in ((1, position + 1), (0, position - 1)):  # ON is ahead, OFF behind
+                line = line if direction % 2 else 11 - line
                 frame = clip[step, polarity]
-                (frame[:, line] if way < 2 else frame[line])[...] += random.poisson(1.2, 12)
-    return torch.from_numpy(clips), torch.from_numpy(ways)
+                (frame[:, line] if direction < 2 else frame[line])[...] += random.poisson(1.2, 12)
+    return torch.from_numpy(clips), torch.from_numpy(directions)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def calibrated(trained):
     return to_int8(trained, bars(16, 1)[0])
 
 
-def test_moments_are_those_of_what_the_kernels_read(trained):
+def test_moments_are_those_of_the_kernels_inputs(trained):
     x = bars(6, 2)[0]
     moments = input_moments(trained, x.split(4))
     with torch.no_grad(), kernels("off"):
@@ -92,7 +92,7 @@ def test_moments_are_those_of_what_the_kernels_read(trained):
         torch.testing.assert_close(found, read.T @ read, rtol=1e-4, atol=1e-3)
 
 
-def test_the_bridge_reads_rates(trained):
+def test_moments_of_the_bridge_are_those_of_rates(trained):
     x = bars(3, 3)[0]
     with torch.no_grad(), kernels("off"):
         spikes = trained.front_end(x, observe=("spikes",)).observed["stages.2.second_neuron.spikes"]
@@ -103,7 +103,7 @@ def test_the_bridge_reads_rates(trained):
     torch.testing.assert_close(found, read.T @ read, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_kept_in_what(trained, calibrated):
+def test_the_dtype_of_each_stored_weight(trained, calibrated):
     stored, report = calibrated
     kinds = {n: "int8" if one.scale is not None else "float16" for n, one in stored.items()}
     assert kinds["stages.0.first_conv.weight"] == kinds["stages.0.second_conv.weight"] == "float16"
@@ -152,7 +152,7 @@ def test_accuracy_is_counted_clip_by_clip(trained):
         compare_accuracy(trained, broken, [])
 
 
-def test_a_folder_computes_what_was_checked(trained, calibrated, tmp_path):
+def test_a_saved_network_computes_as_apply_stored(trained, calibrated, tmp_path):
     x = bars(12, 6)[0]
     before = deepcopy(trained.state_dict())
     checked = apply_stored(trained, calibrated[0])
@@ -196,7 +196,7 @@ def test_files_of_the_whole_networks_are_small(tmp_path, name):
     + [{"bridge": "stage3"}, {"tdm": False}, {"head_hidden_size": 20}, {"num_tokens": 3}],
     ids=lambda fields: "-".join(map(str, *fields.items())),
 )
-def test_every_variant_stays_near(loud, fields):
+def test_int8_changes_the_layers_of_every_variant_by_less_than_10_percent(loud, fields):
     model = fuse(loud(time_steps=3, **fields), quiet=True)
     stored, report = to_int8(model, synthetic_clip(3, 12, 12, 8), rounding="searched")
     restored = apply_stored(model, stored)
@@ -209,7 +209,7 @@ def test_every_variant_stays_near(loud, fields):
     assert not missing
 
 
-def test_two_kernels_are_rounded_too(loud):
+def test_both_kernels_of_the_dual_form_become_int8(loud):
     model = dual_kernel(loud(time_steps=3), quiet=True)
     stored, _ = to_int8(model, synthetic_clip(3, 12, 12, 8))
     for name in ("weight_now", "weight_before"):
@@ -259,11 +259,11 @@ def test_networks_and_options_that_cannot_be_used(loud, trained):
     broken.head.bias.data[1] = torch.nan
     with raises(ConfigError, field="head.bias"):
         to_int8(broken, clips)
-    with raises(WeightsError, field="nobody"):
-        apply_stored(trained, {"nobody": Stored(torch.zeros(1, 1).half(), None)})
+    with raises(WeightsError, field="other"):
+        apply_stored(trained, {"other": Stored(torch.zeros(1, 1).half(), None)})
 
 
-def test_what_float16_cannot_hold_stays_float32(trained, tmp_path):
+def test_weights_beyond_float16_stay_float32(trained, tmp_path):
     wide = deepcopy(trained)
     wide.entry.scale.data[0, 0] = 1e6
     stored = to_float16(wide)

@@ -1,4 +1,4 @@
-"""Whole numbers for weights: scales against brute force, and each way to round against the one before."""
+"""Integer weights: scales compared with a search by brute force, and the roundings with each other."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def layer(rows, inputs, samples=200, seed=0):
     return torch.randn(1, rows, inputs, generator=generator, dtype=torch.float64), x
 
 
-def test_the_scale_is_the_best_of_all_tried():
+def test_the_scale_has_the_smallest_error():
     weight, x = layer(5, 6)
     weight[0, 2, 0], weight[0, 3] = 30.0, 0.0
     found = rounding.search_scale(weight, (x.T @ x)[None])
@@ -29,15 +29,15 @@ def test_the_scale_is_the_best_of_all_tried():
         assert float(found[0, row, 0]) == pytest.approx(errors[min(errors)], rel=1e-12)
 
 
-def test_the_error_told_is_the_error_of_the_outputs():
+def test_output_error_is_that_of_the_outputs():
     weight, x = layer(4, 7)
     rounded = rounding.round_nearest(weight, (x.T @ x)[None])
-    told = rounding.output_error(weight - rounded.restored(), (x.T @ x)[None])
-    torch.testing.assert_close(told[0], (x @ weight[0].T - x @ rounded.restored()[0].T).square().sum(0))
+    error = rounding.output_error(weight - rounded.restored(), (x.T @ x)[None])
+    torch.testing.assert_close(error[0], (x @ weight[0].T - x @ rounded.restored()[0].T).square().sum(0))
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["a scale a row", "a scale a group"])
-def test_each_way_to_round_is_better_than_the_one_before(shared):
+def test_each_rounding_has_a_smaller_error_than_the_one_before(shared):
     weight, x = layer(12, 40)
     weight = weight.reshape(2, 6, 40) if shared else weight
     moments = rounding.damped((x.T @ x)[None].expand(len(weight), -1, -1))
@@ -51,8 +51,8 @@ def test_each_way_to_round_is_better_than_the_one_before(shared):
     assert errors[0] > errors[1] > errors[2]
 
 
-def test_inputs_that_are_alike_make_good_for_each_other():
-    """Where all inputs are one, only the sum of a row counts, and compensation gets it right to half a step."""
+def test_correlated_inputs_compensate_for_each_other():
+    """If all inputs are equal, only the sum of a row matters, and compensation gets it right to half a step."""
     weight = torch.full((1, 1, 32), 0.3, dtype=torch.float64)
     weight[0, 0, 0] = 1.0  # 0.3 is 38.1 steps of 1 / 127, so that all others round the same way
     moments = rounding.damped(torch.ones(1, 32, 32, dtype=torch.float64))
@@ -64,7 +64,7 @@ def test_inputs_that_are_alike_make_good_for_each_other():
     assert sums[1] <= scale / 2 < sums[0]
 
 
-def test_a_huge_weight_of_a_silent_input_does_not_take_the_others_steps():
+def test_a_huge_weight_of_a_silent_input_does_not_set_the_scale():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 100, generator=generator, dtype=torch.float64)
     weight = torch.randn(1, 3, 100, generator=generator, dtype=torch.float64)
@@ -77,7 +77,7 @@ def test_a_huge_weight_of_a_silent_input_does_not_take_the_others_steps():
     assert errors[1] < 0.7 * errors[0]
 
 
-def test_rows_of_zeros_and_layers_that_never_heard_anything():
+def test_rows_of_zeros_and_layers_without_inputs():
     weight = torch.tensor([[[0.0, 0.0], [1e-40, 0.0], [1.0, -0.5]]], dtype=torch.float64)
     for name in rounding.ROUNDINGS:
         one = rounding.ROUNDINGS[name](weight, rounding.damped(torch.zeros(1, 2, 2, dtype=torch.float64)), False)

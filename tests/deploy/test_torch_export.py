@@ -20,7 +20,7 @@ torch_export = export_format("torch-export")
 
 @pytest.fixture
 def small(loud):
-    """Without blocks: sizes as symbols are traced quickly."""
+    """Without blocks, so that symbolic sizes are traced quickly."""
     return fuse(loud(time_steps=2, mixer="none"), quiet=True)
 
 
@@ -35,7 +35,7 @@ def test_one_file_serves_every_batch_and_size(small, tmp_path):
 
 
 @torch.no_grad()
-def test_a_step_gives_the_graph_s_own_numbers(small, tmp_path, monkeypatch):
+def test_a_loaded_step_gives_the_graph_s_outputs(small, tmp_path, monkeypatch):
     graph = make_graph("step", small, 18, 18)
     torch_export.save(graph, tmp_path / "step.pt2", dynamic=False)
     run = torch_export.load(tmp_path / "step.pt2")

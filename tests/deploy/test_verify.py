@@ -1,4 +1,4 @@
-"""A conversion that is wrong is not handed out."""
+"""A wrong conversion raises."""
 
 import pytest
 import torch
@@ -105,7 +105,7 @@ def test_a_wrong_layer_behind_silent_neurons(monkeypatch, pattern):
 
 @pytest.mark.parametrize("name", ["head.weight", "stages.0.first_conv.coefficient", "bridge.mixture.mix"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_weights_that_are_no_numbers(loud, name, value):
+def test_weights_that_are_not_finite(loud, name, value):
     model = loud()
     with torch.no_grad():
         dict(model.named_parameters())[name].view(-1)[0] = value
@@ -113,7 +113,7 @@ def test_weights_that_are_no_numbers(loud, name, value):
         fuse(model, quiet=True)
 
 
-def test_statistics_that_are_no_numbers(loud):
+def test_a_negative_variance(loud):
     model = loud()
     model.stages[2].second_conv.branches[0].norm.running_var[0] = -3
     with pytest.raises(VerificationError):
@@ -152,7 +152,7 @@ def test_the_probe_is_wide_enough_for_the_tokens(loud):
 
 
 def test_a_layer_whose_branches_cancel_is_no_error():
-    """Zero kernels, and norms whose shifts add up to rounding error alone: nothing is wrong with that."""
+    """Zero kernels, and norms whose shifts add up to rounding error alone: no error."""
     model = create_model("nmnist", seed=0, stage_channels=(8, 8, 8), embed_dims=(8, 8, 8))
     with torch.no_grad():
         for branch in model.stages[1].second_conv.branches:

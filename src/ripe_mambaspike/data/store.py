@@ -18,7 +18,7 @@ from ripe_mambaspike.data.sets.registry import dataset_info
 from ripe_mambaspike.data.store_index import HINT, INDEX, PART_LETTERS, StoreIndex, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.files import read_regular
+from ripe_mambaspike.files import atomic_write, read_regular
 
 STORED_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
 CURRENT = "current"
@@ -140,6 +140,14 @@ def current_key(home: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return key if KEY.fullmatch(key) else None
+
+
+def make_current(target: Path) -> EventStore:
+    """Make the store at the target the dataset's current one."""
+    home = target.parent
+    with atomic_write(home / CURRENT) as file:
+        file.write(f"{target.name}\n".encode())
+    return open_store(home.parent, home.name)
 
 
 def store_keys(home: Path) -> list[str]:

@@ -25,11 +25,10 @@ LISTS = {
 }
 LINE = re.compile(r"(action_(\d+)/C(\d+)P(\d+)M\d+S\d+_[\d_]+\.aedat4)\s+(\d+)")
 DOWNLOAD = DownloadInfo(
-    title="DailyDVS-200",
-    license="MIT",
-    citation="Q. Wang et al., DailyDVS-200: A Comprehensive Benchmark Dataset for Event-Based Action Recognition, "
-    "ECCV 2024",
-    home="https://github.com/QiWang233/DailyDVS-200",
+    "DailyDVS-200",
+    "MIT",
+    "Q. Wang et al., DailyDVS-200: A Comprehensive Benchmark Dataset for Event-Based Action Recognition, ECCV 2024",
+    "https://github.com/QiWang233/DailyDVS-200",
     instructions=(
         "The recordings lie on a share that only a person can open and have no published checksums: follow the "
         "link on the home page and unpack them so that action_1/…aedat4 to action_200/…aedat4 stand in the folder "

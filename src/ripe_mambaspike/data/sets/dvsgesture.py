@@ -42,10 +42,10 @@ TRIALS = (
 )
 ZENODO = "https://zenodo.org/records/8060604/files/{}?download=1"
 DOWNLOAD = DownloadInfo(
-    title="DVS-Gesture",
-    license="CC BY 4.0",
-    citation="A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, CVPR 2017",
-    home="https://research.ibm.com/interactive/dvsgesture/",
+    "DVS-Gesture",
+    "CC BY 4.0",
+    "A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, CVPR 2017",
+    "https://research.ibm.com/interactive/dvsgesture/",
     archives=tuple(  # one file a gesture: 1077 for training, 264 for testing
         figshare_archive(f"{name}.tar.gz", number, md5, name, ZENODO.format(f"{name}.tar.gz"))
         for name, number, md5 in (

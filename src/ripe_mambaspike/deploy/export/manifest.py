@@ -51,7 +51,7 @@ class Manifest(Document, frozen=True, kw_only=True):
     config: dict[str, Any]
     time_steps: Annotated[int, Meta(ge=1, le=MAX_TIME_STEPS)]
     grid: tuple[Side, Side]  # (height, width) it was made at
-    static: bool  # for this size and one clip at a time alone
+    static: bool  # for this size and one clip at a time only
     graphs: Annotated[tuple[GraphFile, ...], Meta(max_length=4)]
     not_expressed: Words = ()  # of the network, by this format
     labels: dict[str, Any] | None = None  # as in labels.json: the classes and all of the binning

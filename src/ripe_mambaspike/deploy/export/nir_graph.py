@@ -127,16 +127,16 @@ def _stage(
     """Append the nodes of one stage; returns the name of its second neuron."""
     assert isinstance(stage, SpikingStage)
     assert isinstance(stage.second_conv, FusedConv)
-    place, module = f"stage{level + 1}.", f"stages.{level}."
+    prefix, module = f"stage{level + 1}.", f"stages.{level}."
     channels = len(stage.second_conv.bias)
 
     def join(name: str, node: Any) -> str:
-        return _join(nodes, edges, last, place + name, node)
+        return _join(nodes, edges, last, prefix + name, node)
 
-    last = _filtered(nodes, edges, last, f"{place}first", f"{module}first_conv", stage.first_conv, before)
+    last = _filtered(nodes, edges, last, f"{prefix}first", f"{module}first_conv", stage.first_conv, before)
     last = join("first_norm", _norm(f"{module}first_norm", stage.first_norm))
     last = join("first_neuron", _neuron(f"{module}first_neuron", stage.first_neuron, grid))
-    last = _filtered(nodes, edges, last, f"{place}second", f"{module}second_conv", stage.second_conv, grid)
+    last = _filtered(nodes, edges, last, f"{prefix}second", f"{module}second_conv", stage.second_conv, grid)
     last = join("second_norm", _norm(f"{module}second_norm", stage.second_norm))
     attention = scale_node(np.ones(channels), grid)
     attention.metadata = _metadata(f"{module}attention", stage.attention)
@@ -153,22 +153,22 @@ def _join(nodes: dict[str, Any], edges: Edges, last: str, name: str, node: Any) 
 
 
 def _filtered(
-    nodes: dict[str, Any], edges: Edges, last: str, place: str, module: str, conv: nn.Module, grid: Grid
+    nodes: dict[str, Any], edges: Edges, last: str, prefix: str, module: str, conv: nn.Module, grid: Grid
 ) -> str:
     """`(1 + λ) x − λ x of the step before`, both into the convolution."""
     assert isinstance(conv, FusedConv)
-    name = f"{place}_conv"
+    name = f"{prefix}_conv"
     held: dict[str, Any] = {"module": module}
     if conv.coefficient is None:
         edges.append((last, name))
     else:
         coefficient = array(conv.coefficient.double())
         held["coefficient"] = array(conv.coefficient)
-        nodes[f"{place}_now"] = scale_node(1 + coefficient, grid)
-        nodes[f"{place}_delay"] = delay_node(len(coefficient), grid)
-        nodes[f"{place}_before"] = scale_node(-coefficient, grid)
-        edges += [(last, f"{place}_now"), (f"{place}_now", name), (last, f"{place}_delay")]
-        edges += [(f"{place}_delay", f"{place}_before"), (f"{place}_before", name)]
+        nodes[f"{prefix}_now"] = scale_node(1 + coefficient, grid)
+        nodes[f"{prefix}_delay"] = delay_node(len(coefficient), grid)
+        nodes[f"{prefix}_before"] = scale_node(-coefficient, grid)
+        edges += [(last, f"{prefix}_now"), (f"{prefix}_now", name), (last, f"{prefix}_delay")]
+        edges += [(f"{prefix}_delay", f"{prefix}_before"), (f"{prefix}_before", name)]
     nodes[name] = nir().Conv2d(
         input_shape=grid,
         weight=array(conv.weight),

@@ -78,7 +78,7 @@ def flat_nodes(graph: Any, prefix: str = "") -> tuple[dict[str, Any], list[tuple
     """All nodes and edges of a graph and of the graphs inside it; edges lead to an inner graph's input and output."""
     nodes: dict[str, Any] = {}
     edges: list[tuple[str, str]] = []
-    doors: dict[str, tuple[str, str]] = {}
+    ends: dict[str, tuple[str, str]] = {}
     for name, node in graph.nodes.items():
         full = prefix + name
         if type(node).__name__ != "NIRGraph":
@@ -86,13 +86,13 @@ def flat_nodes(graph: Any, prefix: str = "") -> tuple[dict[str, Any], list[tuple
             continue
         if len(node.inputs) != 1 or len(node.outputs) != 1:
             raise InputError.expected(full, "one input and one output of an inner NIR graph", "more")
-        doors[full] = (f"{full}/{next(iter(node.inputs))}", f"{full}/{next(iter(node.outputs))}")
+        ends[full] = (f"{full}/{next(iter(node.inputs))}", f"{full}/{next(iter(node.outputs))}")
         inner, inner_edges = flat_nodes(node, f"{full}/")
         nodes.update(inner)
         edges += inner_edges
     for source, target in graph.edges:
         before, after = prefix + source, prefix + target
-        edges.append((doors.get(before, (before, before))[1], doors.get(after, (after, after))[0]))
+        edges.append((ends.get(before, (before, before))[1], ends.get(after, (after, after))[0]))
     return nodes, edges
 
 

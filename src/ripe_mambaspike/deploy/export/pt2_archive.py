@@ -106,7 +106,7 @@ def _facts(content: bytes) -> dict[str, Any]:
 
 
 def _checked_tensors(name: str, content: bytes, members: Mapping[str, bytes]) -> dict[str, Any]:
-    """The tensor table, checked so that every tensor lies within its member."""
+    """The tensor table, checked so that every tensor is within its member."""
     config: dict[str, Any] = payload(CONFIGS[name])(_json(name, content), name)
     folder = name.rpartition("/")[0]
     for tensor, entry in config["config"].items():

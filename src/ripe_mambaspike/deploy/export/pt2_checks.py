@@ -1,6 +1,6 @@
 """Composable checks for a JSON document; each returns the value, rebuilt from its checked parts.
 
-record({"steps": int64, "names": list_of(matching(NAME, "a name"))})(document, "facts")
+object_of({"steps": int64, "names": list_of(matching(NAME, "a name"))})(document, "facts")
 """
 
 import re

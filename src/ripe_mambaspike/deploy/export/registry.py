@@ -67,7 +67,7 @@ class ExportFormat:
     name: str  # set by register_export
     weight_formats: Sequence[WeightFormat] = WEIGHT_FORMATS
     has_graphs = False  # whether it writes the clip, step and tail graphs
-    has_manifest = True  # whether export.json lies beside its files
+    has_manifest = True  # whether export.json is written beside its files
     static_only = False  # whether batch and size must be fixed
     carries_code: str | None = None  # the code that loading its files runs; None if they carry no code
     packages: Sequence[str] = ()  # that it needs

@@ -98,7 +98,7 @@ class NirFormat(ExportFormat):
         """Compare the file's front-end with the network's, spike by spike, in float64 to avoid rounding effects."""
         path = next(folder.glob(f"*{self.suffix}"))
         front = self.load(path)
-        fired = differing = right = places = 0
+        fired = differing = right = total = 0
         reference = front.network.double()
         own = {name: tensor.double() for name, tensor in model.state_dict().items()}
         for name, tensor in reference.state_dict().items():
@@ -110,11 +110,11 @@ class NirFormat(ExportFormat):
                 fired += int(spikes.sum())
                 differing += int((spikes != restored).sum())
                 right += int((spikes == alone).sum())
-                places += spikes.numel()
+                total += spikes.numel()
         if differing:
             got = f"{differing} of {fired:,} that differ"
             raise VerificationError.expected("spikes", f"those of the network in {path.name}", got)
-        return {"front-end": SpikeParity(len(clips), fired, differing, right / places)}
+        return {"front-end": SpikeParity(len(clips), fired, differing, right / total)}
 
 
 def _stage_spikes(model: RipeMambaSpike, clip: Tensor) -> list[Tensor]:
@@ -180,7 +180,7 @@ def _check_contained(content: io.BytesIO) -> None:
                 look(item, level + 1)
                 continue
             if item.is_virtual or item.external:
-                raise ValueError(f"{str(name)[:60]!r} lies in another file")
+                raise ValueError(f"{str(name)[:60]!r} is in another file")
             left -= item.nbytes
             if left < 0:
                 raise ValueError(f"it has more than {MAX_TENSOR_BYTES:,} bytes of numbers")

@@ -173,8 +173,8 @@ def _letters(number: int) -> str:
     """A number as a short name: the file has some ten thousand of them."""
     kept = ""
     while number or not kept:
-        number, place = divmod(number, len(LETTERS))
-        kept += LETTERS[place]
+        number, digit = divmod(number, len(LETTERS))
+        kept += LETTERS[digit]
     return kept
 
 
