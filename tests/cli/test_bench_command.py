@@ -66,12 +66,14 @@ def printed(ripe, monkeypatch):
     return show
 
 
-def test_infer(printed):
-    document = bench_infer(INFER)
+@pytest.mark.parametrize("precision", ["float32", pytest.param("both", marks=pytest.mark.slow)])
+def test_infer(printed, precision):
+    document = bench_infer(replace(INFER, precision=precision))
     assert document["machine"]["device"] == "cpu"
-    rows = [("float32", 1), ("float32", 2), ("bfloat16", 1), ("bfloat16", 2)]
+    precisions = ["float32", "bfloat16"] if precision == "both" else ["float32"]
+    rows = [(one, batch) for one in precisions for batch in (1, 2)]
     assert [(row["precision"], row["batch"]) for row in document["rows"]] == rows
-    assert document["machine"]["matrix_flops_per_second"].keys() == {"float32", "bfloat16"}
+    assert document["machine"]["matrix_flops_per_second"].keys() == set(precisions)
     for row in document["rows"]:
         assert row["agreement"]["agrees"]
         times = {path: row[path]["median_ms"] for path in ("captured", "ours", "reference", "mamba-spike")}
@@ -142,7 +144,16 @@ def test_scan(printed):
     assert "R²" in text
 
 
-@pytest.mark.parametrize(("bench", "options"), [(bench_infer, INFER), (bench_train, TRAIN)], ids=["infer", "train"])
+@pytest.mark.parametrize(
+    ("bench", "options"),
+    [
+        (bench_infer, replace(INFER, batches=[1], precision="float32", baseline="none")),
+        (bench_train, replace(TRAIN, passes=1)),
+        pytest.param(bench_infer, INFER, marks=pytest.mark.slow),
+        pytest.param(bench_train, TRAIN, marks=pytest.mark.slow),
+    ],
+    ids=["infer", "train", "infer, all", "train, both passes"],
+)
 def test_no_speed_up_of_a_wrong_result(printed, wrong, bench, options):
     document = bench(options)
     for row in document.get("rows", [document]):
@@ -156,6 +167,7 @@ def test_no_speed_up_of_a_wrong_result(printed, wrong, bench, options):
     assert "the reference path's speed" not in text
 
 
+@pytest.mark.slow
 def test_a_wrong_result_in_a_sweep(printed, wrong):
     document = bench_scan(SCAN)
     assert document["agreement"]["agrees"] is False

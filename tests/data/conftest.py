@@ -1,6 +1,8 @@
 """Where the developers' data is, and a store of a small set."""
 
+import errno
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ from faulty_server import serve
 from shown import camera, save_mnist
 from trees import save_digits
 
-from ripe_mambaspike.data import transfer
+from ripe_mambaspike import files
+from ripe_mambaspike.data import building, transfer
+from ripe_mambaspike.data import store as stores
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_dataset
 
@@ -44,6 +48,29 @@ def mnist(tmp_path):
 def quick(tmp_path):
     """A camera whose recordings are short."""
     return camera(tmp_path / "camera.json")
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """`with full_disk(n)`: the disk is full when the n-th file of a store is written."""
+
+    @contextmanager
+    def make(step):
+        real, count = files.atomic_write, 0
+
+        def write_some(path):
+            nonlocal count
+            count += 1
+            if count == step:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(path)
+
+        with monkeypatch.context() as patch:
+            for module in (building, stores):
+                patch.setattr(module, "atomic_write", write_some)
+            yield
+
+    return make
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Stores made of small trees of real files: what is in them, what their key stands for, what is refused."""
 
-import errno
 import json
 import os
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 from trees import aedat3, contents, make_recording, save, save_classes, save_digits, save_trial
 
 from raising import raises
-from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_partition
 from ripe_mambaspike.data.prepare import prepare
@@ -345,21 +343,12 @@ def test_a_file_that_cannot_grow(digits, tmp_path):
 
 
 @pytest.mark.parametrize("step", range(1, 15))
-def test_a_full_disk(digits, monkeypatch, step):
+def test_a_full_disk(digits, monkeypatch, full_disk, step):
     """At each file that is written: six shards with their notes, the index, then `current` (the 14th)."""
     monkeypatch.setattr(module, "SHARD_FILES", 2)
-    real, count = building.atomic_write, 0
-
-    def write_some(path):
-        nonlocal count
-        count += 1
-        if count == step:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(path)
-
-    monkeypatch.setattr(building, "atomic_write", write_some)
     home = digits / ".ripe" / "nmnist-600"
-    with raises(DataError, "store", mentions=("No space left on device", "run the same command again")) as caught:
+    reason = ("No space left on device", "run the same command again")
+    with full_disk(step), raises(DataError, "store", mentions=reason) as caught:
         make("nmnist-600", digits)
     assert caught.value.path.is_relative_to(home)
     assert not (home / "current").exists()
@@ -368,7 +357,6 @@ def test_a_full_disk(digits, monkeypatch, step):
     done = {path.stem: path.stat().st_ino for path in left if path.suffix == ".npy"}
     noted = {path.stem for path in left if path.suffix == ".json" and path.stem.startswith("shard")}
     assert len(noted) == (0 if step == 14 else (step - 1) // 2)
-    monkeypatch.setattr(building, "atomic_write", real)
     store = make("nmnist-600", digits)
     assert verify_store(store) == 720
     for stem in noted:

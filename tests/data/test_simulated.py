@@ -1,6 +1,5 @@
 """Simulated sets: the same bytes however they are made, the original's split, and all that a store is good for."""
 
-import errno
 import json
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from raising import raises
 from ripe_mambaspike import load_dataset
 from ripe_mambaspike.data import building, simulated
 from ripe_mambaspike.data.checking import source_state
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.loading import BinnedDataset
 from ripe_mambaspike.data.pictures import find_pictures, read_pictures
 from ripe_mambaspike.data.sets import list_dataset
@@ -135,7 +134,7 @@ def test_fewer_are_the_same_ones(make, tmp_path):
     named = split_names(tmp_path / "few", "sim-nmnist")
     whole = split_names(tmp_path / "out", "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 15, "val": 10, "test": 5}
-    assert all(set(named[part]) <= set(whole[part]) for part in PARTS)
+    assert all(set(named[part]) <= set(whole[part]) for part in SPLITS)
     few = load_dataset("sim-nmnist", tmp_path / "few", "train")
     assert np.bincount(few.labels, minlength=10).tolist() == [2] * 5 + [1] * 5
     every = load_dataset("sim-nmnist", tmp_path / "out", "train")
@@ -164,21 +163,10 @@ def test_killed(make, tmp_path, mnist, quick, at, noted):
 
 
 @pytest.mark.parametrize("step", [1, 2, 9, 17, 18])
-def test_a_full_disk(make, tmp_path, monkeypatch, step):
-    real, count = building.atomic_write, 0
-
-    def write_some(path):
-        nonlocal count
-        count += 1
-        if count == step:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(path)
-
-    monkeypatch.setattr(building, "atomic_write", write_some)
-    with raises(DataError, "store", mentions="run the same command again"):
+def test_a_full_disk(make, tmp_path, full_disk, step):
+    with full_disk(step), raises(DataError, "store", mentions="run the same command again"):
         make()
     assert not (tmp_path / "out" / ".ripe" / "sim-nmnist" / "current").exists()
-    monkeypatch.setattr(building, "atomic_write", real)
     verify_store(make())
 
 

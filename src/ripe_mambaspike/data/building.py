@@ -10,8 +10,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,11 +21,9 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.data.sensors_named import SensorsNote
 from ripe_mambaspike.data.store import (
-    CURRENT,
     STORED_EVENT,
     EventStore,
     file_checksum,
-    open_store,
     read_store,
     shard_name,
     verify_store,
@@ -63,17 +62,17 @@ class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
     sensors: SensorsNote | None = None
 
 
-class ShardTask(Protocol):
+@dataclass(frozen=True)
+class ShardTask:
     """One shard to build; sent to a worker."""
 
-    @property
-    def number(self) -> int: ...
-    @property
-    def folder(self) -> Path: ...
+    number: int
+    folder: Path
+
     @property
     def names(self) -> list[str]:
         """Of its clips, in order."""
-        ...
+        raise NotImplementedError
 
 
 AnyTask = TypeVar("AnyTask", bound=ShardTask)
@@ -131,14 +130,6 @@ def build_store(
         building.replace(target)
         sync_folder(target.parent)
     return read_store(target)
-
-
-def make_current(target: Path) -> EventStore:
-    """Make the store at the target the dataset's current one."""
-    home = target.parent
-    with atomic_write(home / CURRENT) as file:
-        file.write(f"{target.name}\n".encode())
-    return open_store(home.parent, home.name)
 
 
 def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list[dict[str, Any]], **more: Any) -> None:

@@ -13,6 +13,10 @@ from ripe_mambaspike.errors import DataError
 CHECKSUM = re.compile(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
 # Two addresses of one file; figshare.com/ndownloader itself answers programs with an empty 202.
 FIGSHARE = ("https://ndownloader.figshare.com/files/{}", "https://api.figshare.com/v2/file/download/{}")
+ORCHARD_2015 = (  # the citation of N-MNIST and N-Caltech101
+    "G. Orchard et al., Converting Static Image Datasets to Spiking Neuromorphic Datasets Using Saccades, "
+    "Front. Neurosci. 9:437, 2015"
+)
 MENDELEY = "https://data.mendeley.com/public-files/datasets/{}/files/{}/file_downloaded"
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.building import Progress, ShardNote, build_store, locked_folder, make_current, write_shard
+from ripe_mambaspike.data.building import Progress, ShardNote, ShardTask, build_store, locked_folder, write_shard
 from ripe_mambaspike.data.listing import UNSPLIT, Clip, Listing, SourceFile, without_files
 from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
-from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
+from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, make_current, open_store, pack_events
 from ripe_mambaspike.data.store_index import describe_listing, describe_partitions, key_of
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
@@ -29,12 +29,10 @@ SHARD_FILES = 512
 
 
 @dataclass(frozen=True)
-class FileShardTask:
-    """One shard to be made; goes to a worker."""
+class FileShardTask(ShardTask):
+    """Files to decode."""
 
-    number: int
     root: Path
-    folder: Path
     sources: tuple[SourceFile, ...]
     sensor_size: tuple[int, int] | None
     time_unit: str | None
@@ -155,7 +153,7 @@ def plan_file_shards(
         groups[-1].append(source)
         room -= size
     how = (listing.sensor_size, listing.time_unit, strict, skip, listing.crop)
-    return [FileShardTask(number, root, folder, tuple(group), *how) for number, group in enumerate(groups)]
+    return [FileShardTask(number, folder, root, tuple(group), *how) for number, group in enumerate(groups)]
 
 
 def make_file_shard(task: FileShardTask) -> None:

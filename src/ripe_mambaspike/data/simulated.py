@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.data.building import Progress, ShardNote, build_store, locked_folder, make_current, write_shard
+from ripe_mambaspike.data.building import Progress, ShardNote, ShardTask, build_store, locked_folder, write_shard
 from ripe_mambaspike.data.listing import Clip, Listing
 from ripe_mambaspike.data.pictures import Picture, find_pictures, pad_to_square, picture_checksums, read_pictures
 from ripe_mambaspike.data.sets.registry import STORE
@@ -29,7 +29,7 @@ from ripe_mambaspike.data.sets.simulated import (
     recipe_key,
 )
 from ripe_mambaspike.data.simulated_checks import check_made, duration_us
-from ripe_mambaspike.data.store import EventStore, pack_events
+from ripe_mambaspike.data.store import EventStore, make_current, pack_events
 from ripe_mambaspike.data.store_index import describe_listing, describe_partitions
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
@@ -79,11 +79,9 @@ class SimulationRecipe:
 
 
 @dataclass(frozen=True)
-class SimulatedShardTask:
-    """One shard to be made; goes to a worker."""
+class SimulatedShardTask(ShardTask):
+    """Clips to simulate."""
 
-    number: int
-    folder: Path
     recipe: SimulationRecipe
     clips: tuple[Clip, ...]
     parts: tuple[str, ...]

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.sets.registry import dataset_info
-from ripe_mambaspike.data.store_index import HINT, INDEX, PART_LETTERS, StoreIndex, read_index
+from ripe_mambaspike.data.store_index import HINT, INDEX, SPLIT_LETTERS, StoreIndex, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.files import read_regular
+from ripe_mambaspike.files import atomic_write, read_regular
 
 STORED_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
 CURRENT = "current"
@@ -77,10 +77,10 @@ class EventStore:
     def __len__(self) -> int:
         return len(self.index.clips.name)
 
-    def members(self, partition: str, part: str) -> NDArray[np.int64]:
-        """The clips of one part."""
+    def members(self, partition: str, split: str) -> NDArray[np.int64]:
+        """The clips of one split."""
         letters = np.frombuffer(self.index.partitions[partition].parts.encode(), "S1")
-        return np.flatnonzero(letters == PART_LETTERS[part].encode())
+        return np.flatnonzero(letters == SPLIT_LETTERS[split].encode())
 
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
@@ -140,6 +140,14 @@ def current_key(home: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return key if KEY.fullmatch(key) else None
+
+
+def make_current(target: Path) -> EventStore:
+    """Make the store at the target the dataset's current one."""
+    home = target.parent
+    with atomic_write(home / CURRENT) as file:
+        file.write(f"{target.name}\n".encode())
+    return open_store(home.parent, home.name)
 
 
 def store_keys(home: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Charts of a run: what the log says over the epochs, firing rates, and the temporal filters."""
+"""The log of a run as charts and as a table, firing rates, and the temporal filters."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,10 @@ from markupsafe import Markup
 
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.report.charts import Series, histogram, line_chart
-from ripe_mambaspike.report.formatting import finite_or_none, number_text, plural
+from ripe_mambaspike.report.formatting import duration_text, finite_or_none, number_text, plural
 from ripe_mambaspike.report.observe import Observed, layer_names, temporal_filters
 from ripe_mambaspike.report.run_data import Column, RunData
+from ripe_mambaspike.train.history import COLUMNS
 
 NUM_FREQUENCIES = 65
 MAX_BROKEN_COLUMNS = 6  # named in the warning about values that are not finite
@@ -182,3 +183,36 @@ def _not_finite(run: RunData) -> str:
     left_out = len(found) - MAX_BROKEN_COLUMNS
     more = f" and {left_out} more columns" if left_out > 0 else ""
     return f"Not finite: {'; '.join(found[:MAX_BROKEN_COLUMNS])}{more}." if found else ""
+
+
+def log_table(run: RunData) -> dict[str, Any] | None:
+    """Every column in a row: its first and last value and its range."""
+    if not run.log:
+        return None
+    seconds, speed, memory = (
+        _finite(run.log.get(name, [])) for name in ("seconds", "samples_per_second", "memory_mib")
+    )
+    facts = [plural(run.epochs, "epoch")]
+    facts += [f"{duration_text(max(seconds))} in all"] if seconds else []  # the column is cumulative
+    facts += [f"{number_text(sum(speed) / len(speed), 3)} clips a second on average"] if speed else []
+    facts += [f"at most {number_text(max(memory), 3)} MiB"] if memory else []
+    return {"summary": ", ".join(facts), "columns": [_column(name, column) for name, column in run.log.items()]}
+
+
+def _column(name: str, column: Column) -> dict[str, Any]:
+    values = _finite(column)
+    known = [value for value in column if value is not None]
+    return {
+        "name": name,
+        "meaning": COLUMNS.get(name, ""),
+        "first": known[0] if known else None,
+        "last": known[-1] if known else None,
+        "least": min(values, default=None),
+        "most": max(values, default=None),
+        "empty": len(column) - len(known),
+        "broken": len(known) - len(values),
+    }
+
+
+def _finite(column: Column) -> list[float]:
+    return [value for value in column if value is not None and math.isfinite(value)]

@@ -9,12 +9,11 @@ from ripe_mambaspike.data.samples import sample_clips
 from ripe_mambaspike.data.settings import read_data_settings
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.files import atomic_write
-from ripe_mambaspike.report.curves import filter_charts, log_charts, rate_charts
+from ripe_mambaspike.report.curves import filter_charts, log_charts, log_table, rate_charts
 from ripe_mambaspike.report.formatting import report_templates
 from ripe_mambaspike.report.observe import Clip, Observed, cost, observe
 from ripe_mambaspike.report.results import confusion, headline, samples
 from ripe_mambaspike.report.run_data import RunData, read_run
-from ripe_mambaspike.report.tables import account_tables, log_table
 from ripe_mambaspike.templating import render_page
 
 REPORT_FILE = "report.html"
@@ -75,7 +74,7 @@ def make_page(run: RunData, clips: list[Clip] | None) -> bytes:
         scores=run.scores,
         confusion=confusion(run),
         log=log_table(run),
-        account=None if document is None else account_tables(document),
+        account=document,
         account_missing=reason,
         **headline(run, {} if document is None else document["parameters"]),
         **log_charts(run),

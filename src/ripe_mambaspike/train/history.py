@@ -21,11 +21,26 @@ from ripe_mambaspike.train.objective import LossTerms
 LOG = logging.getLogger("ripe_mambaspike")
 Row = dict[str, float | None]
 NUM_LAYERS = 6
-COLUMNS = (
-    "epoch", "lr", "sharpness", "relaxed_share", "loss", "hard", "relaxed", "consistency", "rate", "grad_norm",
-    *(f"rate_{layer}" for layer in range(1, NUM_LAYERS + 1)), *(f"tdm_{layer}" for layer in range(1, NUM_LAYERS + 1)),
-    "train_top1", "val_loss", "val_top1", "seconds", "samples_per_second", "memory_mib",
-)  # fmt: skip
+COLUMNS = {  # of log.csv, with their meaning
+    "epoch": "epoch, from 1",
+    "lr": "learning rate",
+    "sharpness": "α of surrogate and relaxation",
+    "relaxed_share": "w, share of the relaxed pass in the loss",
+    "loss": "the whole objective",
+    "hard": "TET of the hard pass",
+    "relaxed": "TET of the relaxed pass",
+    "consistency": "mean squared difference of both passes' logits",
+    "rate": "mean firing rate of all layers",
+    "grad_norm": "norm of the whole gradient before clipping",
+    **{f"rate_{layer}": f"mean firing rate of layer {layer}" for layer in range(1, NUM_LAYERS + 1)},
+    **{f"tdm_{layer}": f"mean |λ| of layer {layer}" for layer in range(1, NUM_LAYERS + 1)},
+    "train_top1": "top-1 on the training batches",
+    "val_loss": "loss on the validation clips",
+    "val_top1": "top-1 on the validation clips",
+    "seconds": "time since the run began, without interruptions",
+    "samples_per_second": "clips per second",
+    "memory_mib": "peak memory, MiB",
+}
 SUMMED = ("loss", "hard", "relaxed", "consistency", "rate", "right", "norm")  # of LossTerms, then the layers' rates
 
 

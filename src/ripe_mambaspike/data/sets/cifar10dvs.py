@@ -33,11 +33,10 @@ PUBLISHED = {
 }
 FILE = re.compile(r"(?:.*/)?cifar10_([a-z]+)_(\d+)\.aedat4?")
 DOWNLOAD = DownloadInfo(
-    title="CIFAR10-DVS",
-    license="CC BY 4.0 by all accounts; the home page has the final word",
-    citation="H. Li et al., CIFAR10-DVS: An Event-Stream Dataset for Object Classification, "
-    "Front. Neurosci. 11:309, 2017",
-    home="https://figshare.com/articles/dataset/CIFAR10-DVS_New/4724671",
+    "CIFAR10-DVS",
+    "CC BY 4.0 by all accounts; the home page has the final word",
+    "H. Li et al., CIFAR10-DVS: An Event-Stream Dataset for Object Classification, Front. Neurosci. 11:309, 2017",
+    "https://figshare.com/articles/dataset/CIFAR10-DVS_New/4724671",
     archives=tuple(
         figshare_archive(f"{label}.zip", number, md5, label)
         for label, number, md5 in (

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ripe_mambaspike.data.listing import TEST, TRAIN, Listing, make_listing
-from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
+from ripe_mambaspike.data.mirrors import ORCHARD_2015, Archive, DownloadInfo
 from ripe_mambaspike.data.sets.registry import register_dataset
 
 SENSOR = (240, 180)
 PUBLISHED = "5364659b9087ff012baa38d4aba072a817596e9fb2d6cc9c002715460908bde4"
 FILE = re.compile(r"(?:.*/)?([^/]+)/image_(\d+)\.bin")
 DOWNLOAD = DownloadInfo(
-    title="N-Caltech101",
-    license="not confirmed; the home page has the final word",
-    citation="G. Orchard et al., Converting Static Image Datasets to Spiking Neuromorphic Datasets Using Saccades, "
-    "Front. Neurosci. 9:437, 2015",
-    home="https://www.garrickorchard.com/datasets/n-caltech101",
+    "N-Caltech101",
+    "not confirmed; the home page has the final word",
+    ORCHARD_2015,
+    "https://www.garrickorchard.com/datasets/n-caltech101",
     # It has no archives until its licence is known to allow downloads.
     by_hand=(Archive("Caltech101.zip", (), None, "md5:66201824eabb0239c7ab992480b50ba3", "Caltech101"),),
     instructions=(

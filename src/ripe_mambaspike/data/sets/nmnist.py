@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ripe_mambaspike.data.listing import TEST, TRAIN, Listing, make_listing
-from ripe_mambaspike.data.mirrors import DownloadInfo, mendeley_archive
+from ripe_mambaspike.data.mirrors import ORCHARD_2015, DownloadInfo, mendeley_archive
 from ripe_mambaspike.data.sets.registry import register_dataset
 
 SENSOR = (34, 34)
@@ -18,11 +18,10 @@ PUBLISHED = "7755032b17097c5adaf18cd6c331808a7c91ed130b960968080b0702120d9dba"
 PUBLISHED_600 = "611ac9dd772161abc384e8f78bf775bf0a547b7f6e4cab2d3229da28691a747a"
 FILE = re.compile(r"(?:.*/)?((Train|Test)/([0-9])/(\d{5}))\.bin")
 DOWNLOAD = DownloadInfo(
-    title="N-MNIST",
-    license="CC BY-SA 4.0",
-    citation="G. Orchard et al., Converting Static Image Datasets to Spiking Neuromorphic Datasets Using Saccades, "
-    "Front. Neurosci. 9:437, 2015",
-    home="https://www.garrickorchard.com/datasets/n-mnist",
+    "N-MNIST",
+    "CC BY-SA 4.0",
+    ORCHARD_2015,
+    "https://www.garrickorchard.com/datasets/n-mnist",
     archives=tuple(
         mendeley_archive(f"{name}.zip", "468j46mzdv", file, f"md5:{md5}", name)
         for name, file, md5 in (
