@@ -94,7 +94,7 @@ class BinningOptions(TypedDict, total=False):
 
 
 def load_network(path: str | Path, *, device: str | None = None, **binning: Unpack[BinningOptions]) -> Classifier:
-    """The network of a run or a saved folder; without `labels.json`, classes are numbers and the config has the bins."""
+    """The network of a run or a saved folder; without `labels.json`, classes are numbers, bins the config's."""
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.nn.eval_mode import choose_device
 
