@@ -178,9 +178,9 @@ def main() -> int:
         }
         rows = []
         for case, recordings in cases.items():
-            process, place = start(checkpoint, folder / "recordings", cores)
+            process, address = start(checkpoint, folder / "recordings", cores)
             try:
-                rows.append(row(case, asyncio.run(watch_all(f"ws://{place}/watch", recordings, arguments.seconds))))
+                rows.append(row(case, asyncio.run(watch_all(f"ws://{address}/watch", recordings, arguments.seconds))))
             finally:
                 process.terminate()
                 process.wait(30)

@@ -28,7 +28,7 @@ from benchmarks.serve import make_checkpoint, make_recordings, start
 MIN_FRAME_RATE = 15.0  # frames a second for each viewer
 MAX_MEMORY_GROWTH = 1.10  # ratio of the last third's memory to the second third's that still counts as flat
 WINDOW_SECONDS = 10.0  # s in which frames are counted
-SAMPLE_SECONDS = 2.0  # s between two looks at the memory
+SAMPLE_SECONDS = 2.0  # s between two samples of the memory
 UPLOAD_SECONDS = 6.0  # s between two uploads: the service takes 12 a minute
 CHANGE_SECONDS = 20.0  # s after which a viewer plays something else
 MAX_UPLOADS = 4  # keys kept to be played
@@ -38,7 +38,7 @@ MAX_UPLOADS = 4  # keys kept to be played
 class Soak:
     """Measurements of the soak test."""
 
-    place: str
+    address: str
     ends: float
     frames: list[Counter[int]]  # of each viewer, by window
     began: float = field(default_factory=time.monotonic)
@@ -56,7 +56,7 @@ async def view(soak: Soak, number: int, recordings: int) -> None:
     from websockets.asyncio.client import connect
 
     draw = random.Random(number)
-    async with connect(f"ws://{soak.place}/watch", max_size=None, compression=None) as socket:
+    async with connect(f"ws://{soak.address}/watch", max_size=None, compression=None) as socket:
         changed = -CHANGE_SECONDS
         while soak.running():
             now = time.monotonic()
@@ -87,8 +87,8 @@ def damaged(data: bytes, draw: random.Random) -> tuple[str, bytes]:
     return kind, draw.randbytes(10_000) if kind == "noise" else b""
 
 
-def send(place: str, name: str, data: bytes) -> tuple[int, dict[str, Any]]:
-    host, port = place.rsplit(":", 1)
+def send(address: str, name: str, data: bytes) -> tuple[int, dict[str, Any]]:
+    host, port = address.rsplit(":", 1)
     link = http.client.HTTPConnection(host, int(port), timeout=120)
     try:
         link.request("POST", f"/upload?name={quote(name)}", data)
@@ -106,7 +106,7 @@ async def upload(soak: Soak, files: list[Path]) -> None:
         kind, data = "good", draw.choice(files).read_bytes()
         if turn % 2:
             kind, data = damaged(data, draw)
-        status, reply = await asyncio.to_thread(send, soak.place, f"{kind} {turn}.npz", data)
+        status, reply = await asyncio.to_thread(send, soak.address, f"{kind} {turn}.npz", data)
         soak.uploads[f"{kind}: {status}"] += 1
         if status == 200:
             soak.keys = [*soak.keys, reply["upload"]][-MAX_UPLOADS:]
@@ -185,10 +185,10 @@ def main() -> int:
         (folder / "recordings").mkdir()
         make_recordings(folder / "recordings", 4, 4.0)
         checkpoint = arguments.checkpoint or make_checkpoint(folder)
-        process, place = start(checkpoint, folder / "recordings", os.sched_getaffinity(0))
+        process, address = start(checkpoint, folder / "recordings", os.sched_getaffinity(0))
         try:
             frames: list[Counter[int]] = [Counter() for _ in range(arguments.viewers)]
-            soak = Soak(place, time.monotonic() + 60 * arguments.minutes, frames)
+            soak = Soak(address, time.monotonic() + 60 * arguments.minutes, frames)
             asyncio.run(run(soak, process.pid, sorted((folder / "recordings").iterdir())))
         finally:
             process.terminate()

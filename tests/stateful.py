@@ -10,7 +10,7 @@ import torch
 from ripe_mambaspike.ops.enter_fire import enter_fire
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire
-from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire
+from ripe_mambaspike.ops.norm_fire import Firing, norm_fire
 from ripe_mambaspike.ops.pooled_rates import pooled_rates
 
 BATCH, STEPS = 3, 7
@@ -47,10 +47,11 @@ class Drawn:
     def spikes(self, *shape):
         return (torch.rand(shape, generator=self.generator) < 0.3).to(self.device, torch.uint8)
 
-    def neuron(self, channels, rotating):
-        rotation = self.uniform(channels, high=0.3) if rotating else None
+    def firing(self, channels, setting, relaxed=False):
+        rotation = self.uniform(channels, high=0.3) if setting.rotating else None
         gain, threshold = self.uniform(channels, low=0.5), self.uniform(channels, low=0.3)
-        return NeuronConstants(self.uniform(channels, low=0.4, high=0.95), rotation, gain, threshold)
+        decay = self.uniform(channels, low=0.4, high=0.95)
+        return Firing(decay, rotation, gain, threshold, self.uniform(channels), relaxed)
 
     def table(self, rows, channels):
         return self.uniform(rows, channels, low=0.5, high=1.5), self.uniform(rows, channels, low=-0.3, high=0.3)
@@ -62,23 +63,11 @@ class Drawn:
 
 def norm_fire_run(setting):
     d = Drawn(setting)
-    x, affine, neuron, coefficient = (
-        d.normal(BATCH, STEPS, 11, 6),
-        d.table(setting.rows, 6),
-        d.neuron(6, setting.rotating),
-        d.uniform(6),
-    )
+    x, affine, firing = d.normal(BATCH, STEPS, 11, 6), d.table(setting.rows, 6), d.firing(6, setting)
 
     def run(samples, steps, state, first):
-        out, final = norm_fire(
-            x[samples, steps],
-            *affine,
-            neuron,
-            coefficient,
-            first_step=first,
-            initial_state=state,
-            output_final_state=not in_place(state),
-        )
+        options = {"first_step": first, "initial_state": state, "output_final_state": not in_place(state)}
+        out, final = norm_fire(x[samples, steps], *affine, firing, **options)
         return (out.spikes, out.potential, out.operand), final
 
     return run
@@ -103,13 +92,13 @@ def attend_fire_run(setting):
     d = Drawn(setting)
     potential, features = d.normal(BATCH, STEPS, setting.positions, 16), d.normal(BATCH, STEPS, setting.positions, 16)
     spikes, weights, affine = d.spikes(BATCH, STEPS, setting.positions, 16), d.weights(16), d.table(setting.rows, 16)
-    neuron, coefficient = d.neuron(16, setting.rotating), d.uniform(16)
+    firing = d.firing(16, setting, setting.relaxed)
 
     def run(samples, steps, state, first):
         at = (samples, steps)
         return attend_fire(
-            potential[at], spikes[at], features[at], *affine, weights, neuron, coefficient, keep_attention=True,
-            relaxed=setting.relaxed, first_step=first, initial_state=state, output_final_state=not in_place(state),
+            potential[at], spikes[at], features[at], *affine, weights, firing, keep_attention=True,
+            first_step=first, initial_state=state, output_final_state=not in_place(state),
         )  # fmt: skip
 
     return run
@@ -118,12 +107,12 @@ def attend_fire_run(setting):
 def enter_fire_run(setting):
     d = Drawn(setting)
     x, kernel = d.uniform(BATCH, STEPS, 2, 9, 12).round(), d.normal(8, 2, 3, 3)
-    entry, affine, neuron = d.table(setting.rows, 2), d.table(setting.rows, 8), d.neuron(8, setting.rotating)
-    before, after = d.uniform(2), d.uniform(8)
+    entry, affine, firing = d.table(setting.rows, 2), d.table(setting.rows, 8), d.firing(8, setting)
+    before = d.uniform(2)
 
     def run(samples, steps, state, first):
         return enter_fire(
-            x[samples, steps], entry, before, kernel, affine, neuron, after,
+            x[samples, steps], entry, before, kernel, affine, firing,
             first_step=first, initial_state=state, output_final_state=not in_place(state),
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.ops import backend
 from ripe_mambaspike.ops.operator import OPERATORS
 from ripe_mambaspike.train.step import StepSettings
+from scaled_gradient import ScaledGradient
 
 CPU = torch.device("cpu")
 
@@ -106,7 +107,7 @@ def test_flipped_spikes(monkeypatch, deployed, clip):
 
     def flip(i):
         spikes, *rest = fire(i)
-        if not i.relaxed:
+        if not i.firing.relaxed:
             spikes = spikes.clone()
             spikes[:, 0, 0] = 1 - spikes[:, 0, 0]
         return spikes, *rest
@@ -129,18 +130,7 @@ def test_training(monkeypatch, precision):
     assert all(map(torch.equal, before, (*model.parameters(), *model.buffers())))
     assert all(p.grad is None for p in model.parameters())
 
-    class Louder(torch.autograd.Function):
-        """The same value with a gradient that is too large."""
-
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return 1.1 * grad
-
-    spoil(monkeypatch, "run", lambda out, *rest: out._replace(logits=Louder.apply(out.logits)))
+    spoil(monkeypatch, "run", lambda out, *rest: out._replace(logits=ScaledGradient.apply(out.logits, 1.1)))
     expected = {"gradients differ by"} if precision == "float32" else set()
     assert failed(compare_training(model, x, y, StepSettings(), precision)) == expected
     spoil(monkeypatch, "run", lambda out, *rest: out._replace(logits=out.logits + torch.arange(10) / 10))

@@ -142,9 +142,9 @@ def test_outputs_and_gradients(name, make, run, request):
     """And the same bits again, whatever memory held."""
     i = make()
     if name == "enter_fire":
-        i = i._replace(sharpness=2.0)
+        i = i._replace(firing=i.firing._replace(sharpness=2.0))
     first = check(name, i, run, tolerance_of(name, run))
-    if name == "norm_fire" and not i.relaxed:
+    if name == "norm_fire" and not i.firing.relaxed:
         assert 0.1 < first[0]["spikes"].double().mean() < 0.9
     request.getfixturevalue("poisoned_empty")
     assert torch.empty(3, device=DEVICE).isnan().all()
@@ -156,11 +156,11 @@ def test_outputs_and_gradients(name, make, run, request):
 def test_odd_sizes_in_bfloat16(name, make):
     """In float32 the interpreter runs them, whose products of bfloat16 are not those of a GPU."""
     i = make()
-    if name == "enter_fire" and not i.relaxed:
+    if name == "enter_fire" and not i.firing.relaxed:
         pytest.skip("rounding decides about some spikes")
     if name == "enter_fire":
-        i = i._replace(sharpness=2.0)
-    if name == "attend_fire" and not i.relaxed:
+        i = i._replace(firing=i.firing._replace(sharpness=2.0))
+    if name == "attend_fire" and not i.firing.relaxed:
         pytest.skip("see test_attention_and_neuron")
     check(name, i, BFLOAT16, tolerance_of(name, BFLOAT16))
 
@@ -168,7 +168,8 @@ def test_odd_sizes_in_bfloat16(name, make):
 @pytest.mark.parametrize("level", [-50.0, 50.0], ids=["silent", "saturated"])
 def test_silence_and_saturation(level):
     i = cases_of.norm_fire_inputs((2, 16, 81, 32), relaxed=True)
-    (outputs, _) = check("norm_fire", i._replace(relaxed=False, shift=i.shift + level), FLOAT32)
+    i = i._replace(shift=i.shift + level, firing=i.firing._replace(relaxed=False))
+    outputs, _ = check("norm_fire", i, FLOAT32)
     assert (outputs["spikes"] == (level > 0)).all()
 
 
@@ -238,27 +239,29 @@ def test_attention_and_neuron(programs, size, rotating, run, monkeypatch):
     """Of the same modulated features the neuron fires the same, but within rounding of its threshold."""
     monkeypatch.setattr(triton_fire, "MIN_PROGRAMS", programs)
     relaxed = cases_of.attend_fire_inputs(size, rotating=rotating, relaxed=True)
-    i = relaxed._replace(relaxed=False, spikes=(relaxed.spikes < 0.3).to(torch.uint8))
+    spikes = (relaxed.spikes < 0.3).to(torch.uint8)
+    i = relaxed._replace(spikes=spikes, firing=relaxed.firing._replace(relaxed=False))
     if run == FLOAT32:
         check("attend_fire", relaxed, run)
     given = cast(i, run.dtype, DEVICE)
     with kernels("triton"):
-        spikes, operand, attention, *_ = torch.ops.ripe.attend_fire(*given)
-        again, *_ = torch.ops.ripe.attend_fire(*given._replace(keep_attention=False))
-        inputs = (*given[:2], given.potential, *given[2:8], given.attention_gain, True, None)
-        current, wanted_attention = torch.ops.ripe.attend(*inputs)
+        spikes, operand, attention, *_ = OPERATORS["attend_fire"](given)
+        again, *_ = OPERATORS["attend_fire"](given._replace(keep_attention=False))
+        inputs = (*given[:2], given.potential, *given[2:8], given.attention_gain, True)
+        current, wanted_attention = OPERATORS["attend"](cases_of.AttendInputs(*inputs))
     assert torch.equal(spikes, again)
     wanted, _, potential, *_ = OPERATORS["norm_fire"].reference(
-        cases_of.NormFireInputs(current.double(), None, None, *cast(i, torch.float64, DEVICE)[9:16], True)
+        cases_of.NormFireInputs(current.double(), None, None, cast(i, torch.float64, DEVICE).firing)
     )
-    near = ((potential - given.threshold).abs() < (1e-4 if run == FLOAT32 else 4e-2)).cumsum(1) > 0
+    coefficient, threshold = given.firing.coefficient, given.firing.threshold
+    near = ((potential - threshold).abs() < (1e-4 if run == FLOAT32 else 4e-2)).cumsum(1) > 0
     tolerance = run.tolerance("attend_fire", "attention")
     assert relative(attention, wanted_attention) < tolerance
     assert near.float().mean() < 0.7
     assert torch.equal(spikes.double()[~near], wanted[~near])
     fired = spikes.float()
     before = torch.cat((torch.zeros_like(fired[:, :1]), fired[:, :-1]), 1)
-    assert relative(operand, (1 + given.coefficient) * fired - given.coefficient * before) < tolerance
+    assert relative(operand, (1 + coefficient) * fired - coefficient * before) < tolerance
 
 
 @pytest.mark.parametrize(("name", "make"), listed(captured_sizes))
@@ -284,7 +287,7 @@ def test_captured_in_a_graph(name, make):
 def forward_and_backward(name, i):
     """All outputs, and the gradients if the outputs are also their own cotangents."""
     operator = OPERATORS[name]
-    found = getattr(torch.ops.ripe, name)(*i)
+    found = operator(i)
     results = dict(zip(operator.outputs, (found,) if isinstance(found, torch.Tensor) else found, strict=True))
     grads = []
     if name == "pooled_rates":
@@ -292,7 +295,7 @@ def forward_and_backward(name, i):
         grads = torch.ops.ripe.pooled_rates_backward(results["rates"], *sizes)
     elif operator.gradients:
         cotangents = (one if one.is_floating_point() and stored(one) else None for one in results.values())
-        grads = backward_of(name)(*i, *cotangents, *(results[one] for one in operator.saved))
+        grads = backward_of(name)(*operator.flatten(i), *cotangents, *(results[one] for one in operator.saved))
     return flat((list(results.values()), grads))
 
 
@@ -316,16 +319,17 @@ def test_more_elements_than_32_bits_count():
     if torch.cuda.mem_get_info()[0] < 48 * 2**30:
         pytest.skip("wants 48 GiB")
     few = cast(cases_of.norm_fire_inputs((1, 16, 1024, 1024), relaxed=True, keep=False), torch.bfloat16, DEVICE)
-    few = few._replace(relaxed=False)
+    few = few._replace(firing=few.firing._replace(relaxed=False))
     many = few._replace(x=few.x.expand(130, -1, -1, -1).contiguous())
     assert many.x.numel() > 2**31
     with kernels("triton"):
-        alone, together = (torch.ops.ripe.norm_fire(*one) for one in (few, many))
+        alone, together = (OPERATORS["norm_fire"](one) for one in (few, many))
         for index in (0, 3):
             assert torch.equal(together[index][-1], alone[index][0])
         del together
         # the gradient of the operand alone
-        grads = [backward_of("norm_fire")(*one, None, None, None, one.x, None, None, None)[0] for one in (few, many)]
+        arguments = [OPERATORS["norm_fire"].flatten(one) for one in (few, many)]
+        grads = [backward_of("norm_fire")(*one, *[None] * 3, one[0], *[None] * 3)[0] for one in arguments]
         assert torch.equal(grads[1][-1], grads[0][0])
         del grads
         moments = [torch.ops.ripe.step_moments(one.x) for one in (many, few)]

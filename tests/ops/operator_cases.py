@@ -15,7 +15,7 @@ from ripe_mambaspike.ops.enter_fire import EnterFireInputs
 from ripe_mambaspike.ops.joined_tokens import JoinedTokensInputs, PooledSpikesInputs
 from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
-from ripe_mambaspike.ops.norm_fire import NormFireInputs
+from ripe_mambaspike.ops.norm_fire import Firing, NormFireInputs
 from ripe_mambaspike.ops.operator import OPERATORS
 from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs
 from ripe_mambaspike.ops.pooled_rates import PooledRatesInputs
@@ -92,22 +92,23 @@ class Draw:
             "shift": self.uniform(steps, channels, low=-0.3, high=0.4),
         }
 
-    def neuron(self, channels, rotating=False, relaxed=False, filtered=True, sharpness=2.0):
-        return {
-            "decay": self.uniform(channels, low=0.3, high=0.9),
-            "rotation": self.uniform(channels, low=0.1, high=0.5) if rotating else None,
-            "gain": self.uniform(channels, low=0.5, high=1.2),
-            "threshold": self.uniform(channels, low=0.4, high=1.1),
-            "coefficient": self.uniform(channels, low=-0.5, high=0.6) if filtered else None,
-            "relaxed": relaxed,
-            "sharpness": sharpness,
-        }
+    def firing(self, channels, rotating=False, relaxed=False, filtered=True, sharpness=2.0):
+        return Firing(
+            decay=self.uniform(channels, low=0.3, high=0.9),
+            rotation=self.uniform(channels, low=0.1, high=0.5) if rotating else None,
+            gain=self.uniform(channels, low=0.5, high=1.2),
+            threshold=self.uniform(channels, low=0.4, high=1.1),
+            coefficient=self.uniform(channels, low=-0.5, high=0.6) if filtered else None,
+            relaxed=relaxed,
+            sharpness=sharpness,
+        )
 
 
 def norm_fire_inputs(size, rotating=False, relaxed=False, normed=True, filtered=True, keep=True, sharpness=2.0, seed=0):
     d = Draw(seed)
-    neuron = d.neuron(size[3], rotating, relaxed, filtered, sharpness)
-    i = NormFireInputs(d.normal(*size, mean=0.25), **d.affine(size[1], size[3], normed), **neuron, keep_potential=keep)
+    firing = d.firing(size[3], rotating, relaxed, filtered, sharpness)
+    x, affine = d.normal(*size, mean=0.25), d.affine(size[1], size[3], normed)
+    i = NormFireInputs(x, **affine, firing=firing, keep_potential=keep)
     return i if relaxed else settled(i, "x", lambda i: OPERATORS["norm_fire"].reference(i)[2], 2e-4)
 
 
@@ -132,13 +133,13 @@ def attend_inputs(size, normed=True, rate=0.3, relaxed=False, seed=0):
 def attend_fire_inputs(size, rotating=False, relaxed=False, normed=True, filtered=True, sharpness=2.0, seed=0):
     d = Draw(seed)
     parts = attention_parts(d, size, normed, relaxed=relaxed)
-    neuron = d.neuron(size[3], rotating, relaxed, filtered, sharpness)
-    i = AttendFireInputs(**parts, **neuron, attention_gain=d.uniform(size[3], low=0.5, high=1.5))
+    firing = d.firing(size[3], rotating, relaxed, filtered, sharpness)
+    i = AttendFireInputs(**parts, firing=firing, attention_gain=d.uniform(size[3], low=0.5, high=1.5))
 
     def potential(i):
         given = (*i[:2], i.potential, *i[2:8], i.attention_gain, True)
         out, _ = OPERATORS["attend"].reference(AttendInputs(*given))
-        return OPERATORS["norm_fire"].reference(NormFireInputs(out, None, None, *i[9:16], True))[2]
+        return OPERATORS["norm_fire"].reference(NormFireInputs(out, None, None, i.firing))[2]
 
     return i if relaxed else settled(i, "features", potential, 4e-3)
 
@@ -152,10 +153,10 @@ def enter_fire_inputs(steps, channels, height, width, rotating=False, relaxed=Fa
             filter_coefficient=d.uniform(2, low=-0.8, high=0.8) if filtered else None,
             kernel=d.uniform(channels, 2, 3, 3, low=-0.6, high=0.6),
             **d.affine(steps, channels),
-            **d.neuron(channels, rotating, relaxed, filtered, sharpness=3.0),
+            firing=d.firing(channels, rotating, relaxed, filtered, sharpness=3.0),
         )
         potential = OPERATORS["enter_fire"].reference(i)[1]
-        if relaxed or ((potential - i.threshold).abs() > 2e-5).all():
+        if relaxed or ((potential - i.firing.threshold).abs() > 2e-5).all():
             return i
     raise AssertionError("some potential stays near its threshold")
 
@@ -164,7 +165,7 @@ def settled(i, drive, potential_of, margin):
     """The inputs with what drives the neuron pushed wherever rounding could decide about a spike."""
     i = cast(i, torch.float64, DEVICE)
     for _ in range(400):
-        near = (potential_of(i) - i.threshold).abs() < margin
+        near = (potential_of(i) - i.firing.threshold).abs() < margin
         if not near.any():
             return i
         i = i._replace(**{drive: (getattr(i, drive) + 0.25 * near).bfloat16().double()})
@@ -226,6 +227,8 @@ def cast(i, dtype, device="cpu"):
     def to(name, value):
         if isinstance(value, list):
             return [to(name, one) for one in value]
+        if isinstance(value, tuple):
+            return type(value)(*(to(*pair) for pair in value._asdict().items()))
         if isinstance(value, torch.dtype):
             return dtype
         if not isinstance(value, torch.Tensor):
@@ -233,7 +236,7 @@ def cast(i, dtype, device="cpu"):
         wanted = dtype if name in ACTIVATIONS else small
         return value.to(device, wanted if value.is_floating_point() else value.dtype)
 
-    return type(i)(*(to(name, value) for name, value in i._asdict().items()))
+    return to("", i)
 
 
 def evaluate(name, i, run=None, only=None, device="cpu"):
@@ -243,11 +246,9 @@ def evaluate(name, i, run=None, only=None, device="cpu"):
     """
     operator = OPERATORS[name]
     i = cast(i, torch.float64, device) if run is None else cast(i, run.dtype, run.device)
-    lists = [field for field in i._fields if field == "grad_proxies"]
-    learned = [*operator.gradients, *lists]
-    leaves = {}
-    for field in learned:
-        value = getattr(i, field)
+    given, leaves = operator.named(i), {}
+    for field in (*operator.gradients, "grad_proxies"):
+        value = given.get(field)
         for index, one in enumerate(value if isinstance(value, list) else [value]):
             if one is not None:
                 leaves[f"{field}.{index}" if isinstance(value, list) else field] = one.requires_grad_()
@@ -255,7 +256,7 @@ def evaluate(name, i, run=None, only=None, device="cpu"):
         found = operator.reference(i)
     else:
         with kernels(run.backend):
-            found = getattr(torch.ops.ripe, name)(*i)
+            found = getattr(torch.ops.ripe, name)(*given.values())
     names = [one.removesuffix("[]") for one in operator.outputs]
     outputs = dict(zip(names, (found,) if isinstance(found, torch.Tensor) else found, strict=True))
     likes = operator.fake(i)
@@ -264,7 +265,7 @@ def evaluate(name, i, run=None, only=None, device="cpu"):
     grads = _gradients(run, outputs, leaves, only) if leaves else {}
     if run is not None:
         for one, out in outputs.items():
-            hard = one == "spikes" and not i.relaxed
+            hard = one == "spikes" and not given["relaxed"]
             assert out.dtype == (torch.uint8 if hard else torch.float32 if one in FLOAT32_OUTPUTS else run.dtype), one
     proxy = outputs.pop("grad_proxy", None)
     assert proxy is None or proxy.shape == outputs["spikes"].shape

@@ -23,7 +23,7 @@ from ripe_mambaspike.ops.enter_fire import enter_fire
 from ripe_mambaspike.ops.joined_tokens import paired_kernel
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend
-from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire
+from ripe_mambaspike.ops.norm_fire import Firing, norm_fire
 from ripe_mambaspike.ops.operator import OPERATORS
 from ripe_mambaspike.ops.patch_moments import patch_moments
 from ripe_mambaspike.ops.pooled_rates import pooled_rates
@@ -38,7 +38,7 @@ def test_fires_at_the_threshold(run):
     ones = torch.ones(2)
     x = torch.tensor([1.0, 1.0 - 2**-24]).view(1, 1, 1, 2)
     with kernels(run.backend):
-        out, _ = norm_fire(x, None, None, NeuronConstants(ones * 0.5, None, ones, ones), None)
+        out, _ = norm_fire(x, None, None, Firing(ones * 0.5, None, ones, ones, None))
     assert out.spikes.flatten().tolist() == [1, 0]
 
 
@@ -47,8 +47,9 @@ def test_fires_at_the_threshold(run):
 @pytest.mark.parametrize("level", [-50.0, 50.0], ids=["silent", "saturated"])
 def test_silence_and_saturation(level, rotating, run):
     i = case.norm_fire_inputs((1, 4, 6, 4), relaxed=True, rotating=rotating)
-    rotation = i.rotation * 0.1 if rotating else None  # too slow to turn the state's sign within four steps
-    outputs, _ = check("norm_fire", i._replace(relaxed=False, shift=i.shift + level, rotation=rotation), run)
+    rotation = i.firing.rotation * 0.1 if rotating else None  # too slow to turn the state's sign within four steps
+    firing = i.firing._replace(relaxed=False, rotation=rotation)
+    outputs, _ = check("norm_fire", i._replace(shift=i.shift + level, firing=firing), run)
     assert (outputs["spikes"] == (level > 0)).all()
 
 
@@ -57,8 +58,8 @@ def test_outputs_that_are_not_wanted_are_empty_and_change_nothing(run):
     i = cast(case.norm_fire_inputs((1, 3, 25, 3)), torch.float32)
     a = cast(case.attend_inputs((1, 3, 25, 3)), torch.float32)
     with kernels(run.backend):
-        kept, bare = (torch.ops.ripe.norm_fire(*i._replace(keep_potential=keep)) for keep in (True, False))
-        whole, alone = (torch.ops.ripe.attend(*a._replace(keep_attention=keep)) for keep in (True, False))
+        kept, bare = (OPERATORS["norm_fire"](i._replace(keep_potential=keep)) for keep in (True, False))
+        whole, alone = (OPERATORS["attend"](a._replace(keep_attention=keep)) for keep in (True, False))
     assert bare[2].numel() == alone[1].numel() == 0
     assert kept[2].numel()
     assert torch.equal(kept[0], bare[0])
@@ -78,7 +79,7 @@ def test_a_gradient_need_not_be_contiguous(name, run):
     i = cast(small[name](), torch.float32)
     leaf = next(iter(i)).requires_grad_()
     with kernels(run.backend):
-        out = getattr(torch.ops.ripe, name)(*i)[3 if name == "norm_fire" else 0]
+        out = OPERATORS[name](i)[3 if name == "norm_fire" else 0]
         for grad in (torch.randn(out.mT.shape).mT, torch.ones(()).expand(out.shape)):
             given, expected = (
                 torch.autograd.grad(out, leaf, by, retain_graph=True)[0] for by in (grad, grad.contiguous())
@@ -88,7 +89,8 @@ def test_a_gradient_need_not_be_contiguous(name, run):
 
 @CPU
 def test_nan_stays_where_it_is(run):
-    i = case.norm_fire_inputs((1, 4, 25, 3), relaxed=True)._replace(relaxed=False)
+    i = case.norm_fire_inputs((1, 4, 25, 3), relaxed=True)
+    i = i._replace(firing=i.firing._replace(relaxed=False))
     i.x[0, 1, 7, 2] = torch.nan
     outputs, grads = evaluate("norm_fire", i, run)
     expected = torch.zeros(1, 4, 25, 3, dtype=torch.bool)
@@ -181,7 +183,7 @@ def test_bytes_that_start_anywhere():
 
 def test_counts_may_come_as_bytes():
     i = cast(case.enter_fire_inputs(2, 16, 8, 8), torch.float32)
-    arguments = (i[1:3], i.filter_coefficient, i.kernel, i[5:7], NeuronConstants(*i[7:11]), i.coefficient)
+    arguments = (i[1:3], i.filter_coefficient, i.kernel, i[5:7], i.firing)
     for backend in ("triton", "native"):
         with torch.no_grad(), kernels(backend):
             whole, bytes_ = (enter_fire(x, *arguments)[0] for x in (i.x, i.x.to(torch.uint8)))
@@ -245,8 +247,8 @@ def test_all_spikes_and_no_spikes():
     ones = torch.ones(3)
     for threshold, expected in ((-5 * ones, 1), (5 * ones, 0)):
         with kernels("native"):
-            neuron = NeuronConstants(0.5 * ones, None, ones, threshold)
-            out, _ = norm_fire(torch.zeros(1, 4, 25, 3), None, None, neuron, 0.5 * ones)
+            firing = Firing(0.5 * ones, None, ones, threshold, 0.5 * ones)
+            out, _ = norm_fire(torch.zeros(1, 4, 25, 3), None, None, firing)
         assert (out.spikes == expected).all()
         assert torch.equal(out.operand[:, 0], torch.full((1, 25, 3), 1.5 * expected))
         assert torch.equal(out.operand[:, 1:], torch.full((1, 3, 25, 3), float(expected)))
@@ -334,10 +336,10 @@ def test_a_convolution_over_spikes_is_the_one_over_rates():
 
 def test_no_gradient_through_a_state():
     i = cast(case.norm_fire_inputs((1, 3, 4, 3)), torch.float32)
-    x, neuron = i.x.requires_grad_(), NeuronConstants(*i[3:7])
+    x = i.x.requires_grad_()
     with kernels("native"), raises(InputError, field="output_final_state"):
-        norm_fire(x, i.scale, i.shift, neuron, None, output_final_state=True)
+        norm_fire(x, i.scale, i.shift, i.firing, output_final_state=True)
     with kernels("native"), raises(InputError, field="first_step"):
-        norm_fire(x, i.scale, i.shift, neuron, None, first_step=1)
+        norm_fire(x, i.scale, i.shift, i.firing, first_step=1)
     with raises(InputError, field="initial_state"):
         mamba_inner(torch.zeros(1, 2, 2, 4), InnerWeights(*[None] * 7), output_final_state=True)

@@ -68,10 +68,10 @@ def test_every_operator_is_here():
 @pytest.mark.parametrize("run", [NATIVE_FLOAT32, NATIVE_BFLOAT16])
 def test_outputs_and_gradients(name, make, run):
     i = make()
-    if name == "enter_fire" and run.dtype == torch.bfloat16 and not i.relaxed:
+    if name == "enter_fire" and run.dtype == torch.bfloat16 and not i.firing.relaxed:
         pytest.skip("rounding decides about some spikes")
     if name == "enter_fire" and run.dtype == torch.bfloat16:
-        check(name, i._replace(sharpness=2.0), run, 3e-2)
+        check(name, i._replace(firing=i.firing._replace(sharpness=2.0)), run, 3e-2)
     else:
         check(name, i, run)
 
@@ -150,7 +150,8 @@ def test_the_number_of_threads_changes_the_rounding_of_parameters_gradients_alon
 def test_registration(name, index):
     """Schema, shapes without data, and the gradient's registration."""
     i, operator = cast(cases(name)[index](), torch.float32), OPERATORS[name]
-    learned = [getattr(i, field) for field in operator.gradients]
+    arguments = operator.named(i)
+    learned = [arguments[one] for one in operator.gradients]
     tests = ["test_schema", "test_faketensor", *(["test_autograd_registration"] if learned else [])]
     with kernels("plain"):
         if learned:
@@ -158,12 +159,12 @@ def test_registration(name, index):
             results = dict(zip(operator.outputs, (found,) if isinstance(found, torch.Tensor) else found, strict=True))
             grads = (one if one.is_floating_point() and one.numel() else None for one in results.values())
             backward = getattr(torch.ops.ripe, f"{name}_backward").default
-            given = (*i, *grads, *(results[one] for one in operator.saved))
+            given = (*arguments.values(), *grads, *(results[one] for one in operator.saved))
             torch.library.opcheck(backward, given, test_utils=tests[:2])
         for one in learned:
             if one is not None:
                 one.requires_grad_()
-        torch.library.opcheck(getattr(torch.ops.ripe, name).default, tuple(i), test_utils=tests)
+        torch.library.opcheck(getattr(torch.ops.ripe, name).default, tuple(arguments.values()), test_utils=tests)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,9 +172,9 @@ def test_calling_an_operator_equals_the_registered_one_and_gives_shapes_to_fake_
     i = cast(cases(name)[0](), torch.float32)
     operator, registered = OPERATORS[name], getattr(torch.ops.ripe, name)
     with kernels("plain"), torch.no_grad():
-        found, expected = tree_leaves(operator(*i)), tree_leaves(registered(*i))
+        found, expected = tree_leaves(operator(i)), tree_leaves(registered(*operator.flatten(i)))
         with FakeTensorMode() as mode:
-            fake = tree_leaves(operator(*tree_map_only(torch.Tensor, mode.from_tensor, tuple(i))))
+            fake = tree_leaves(operator(tree_map_only(torch.Tensor, mode.from_tensor, i)))
     for one, other, shaped in zip(found, expected, fake, strict=True):
         assert not any(one.stride()) or torch.equal(one, other)  # a proxy stores nothing
         assert (shaped.shape, shaped.dtype) == (other.shape, other.dtype)

@@ -15,6 +15,7 @@ from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.nonfinite import find_nonfinite
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step, update_weights
 from ripe_mambaspike.train.trainer import NotFiniteError
+from scaled_gradient import ScaledGradient
 
 FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 KERNEL = "stages.1.first_conv.branches.0.convs.0.weight"
@@ -132,21 +133,9 @@ def test_the_relaxed_pass_alone(network, batch, monkeypatch):
     assert find_nonfinite(network, *batch, StepSettings(passes=1)) == "not reproducible on a second pass"
 
 
-class Infinite(torch.autograd.Function):
-    """Itself, with an infinite gradient."""
-
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient * math.inf
-
-
 def bad_gradient(network, batch):
     """The description where the gradient is lost between the hierarchy and the head."""
-    network.head.register_forward_pre_hook(lambda module, inputs: (Infinite.apply(inputs[0]),))
+    network.head.register_forward_pre_hook(lambda module, inputs: (ScaledGradient.apply(inputs[0], math.inf),))
     with kernels("off"):
         source = find_nonfinite(network, *batch, StepSettings())
     assert source.startswith("the gradient of ")

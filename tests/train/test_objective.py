@@ -12,7 +12,7 @@ from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.train.objective import LossWeights, consistency, objective, rate_penalty, relaxed_weight, tet
-from ripe_mambaspike.train.step import StepSettings, _summation_order, make_optimizer, split_by_decay, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 SMALL = {"stage_channels": (8, 8, 12), "embed_dims": (8, 12, 16), "time_steps": 3, "in_size": 16, "drop_path_rate": 0.0}
 
@@ -197,49 +197,3 @@ def test_training_lowers_the_loss():
     x, y = synthetic_clip(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
     losses = [training_step(model, optimizer, x, y, StepSettings()).loss.item() for _ in range(8)]
     assert losses[-1] < losses[0] - 0.1
-
-
-def test_what_decays():
-    model = small(head_hidden_size=20)
-    decayed, kept = ({id(p) for p in part} for part in split_by_decay(model))
-    names = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
-    assert decayed | kept == set(names.values())
-    assert not decayed & kept
-    ends_kept = ("bias", "coefficient", "gain", "A_log", "D", "mix", "threshold", "log_rate")
-    for name, which in names.items():
-        owner, _, last = name.rpartition(".")
-        norm = owner.rpartition(".")[2].endswith("norm") or owner in ("entry", "head.1")
-        neuron = "neuron" in owner
-        assert (which in kept) == (norm or neuron or last in ends_kept), name
-    for name in (
-        "head.0.weight",
-        "bridge.attention.weight",
-        "hierarchy.blocks.0.forward_mamba.conv1d.weight",
-        "hierarchy.blocks.2.backward_mamba.dt_proj.weight",
-        "stages.1.attention.query.0",
-        "stages.0.first_conv.branches.4.convs.1.weight",
-    ):
-        assert names[name] in decayed, name
-    for name in ("entry.weight", "stages.0.first_norm.weight", "hierarchy.blocks.0.forward_mamba.A_log"):
-        assert names[name] in kept, name  # two dimensions and yet no matrix
-
-
-def test_the_optimiser():
-    model = small()
-    optimizer = make_optimizer(model, 1e-3, 0.05)
-    first, second = optimizer.param_groups
-    assert (first["weight_decay"], second["weight_decay"]) == (0.05, 0.0)
-    assert first["betas"] == (0.9, 0.999)
-    count = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-    assert count == sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-@pytest.mark.parametrize("name", ["nmnist", "mamba-spike-nmnist"])
-def test_the_norm_of_the_gradient_has_every_parameter_once(name):
-    model = create_model(name)
-    ordered, named = _summation_order(model), dict(model.named_parameters())
-    assert sorted(map(id, ordered)) == sorted(map(id, named.values()))
-    at = {id(parameter): index for index, parameter in enumerate(ordered)}
-    for one in [name.removesuffix(".A_log") for name in named if name.endswith(".A_log")]:
-        order = [at[id(named[f"{one}.{part}"])] for part in ("dt_proj.weight", "A_log", "D", "out_proj.weight")]
-        assert order == sorted(order)

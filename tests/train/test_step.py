@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from ripe_mambaspike.models.registry import create_model
-from ripe_mambaspike.train.step import StepSettings, accumulated_step, add_gradient, make_optimizer, split_by_decay
+from ripe_mambaspike.train.step import (
+    StepSettings,
+    _summation_order,
+    accumulated_step,
+    add_gradient,
+    make_optimizer,
+    split_by_decay,
+)
 
 FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 
@@ -95,6 +102,7 @@ def test_what_decays(network, rule):
     groups = make_optimizer(network, 1e-3, 0.05, rule).param_groups
     assert [[names[id(p)] for p in group["params"]] for group in groups] == [decayed, kept]
     assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
+    assert all(group["betas"] == (0.9, 0.999) for group in groups)
 
 
 @pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])
@@ -110,3 +118,25 @@ def test_temporal_filters_can_learn_at_a_rate_of_their_own(network, lr):
     ]
     assert [group["weight_decay"] for group in groups] == [0.05, 0.0, 0.0]
     assert [float(group["lr"]) for group in groups] == pytest.approx([1e-3, 50e-3, 1e-3])
+
+
+def test_what_decays_in_a_head_with_a_hidden_layer():
+    model = create_model("dvsgesture", head_hidden_size=20, **FIELDS)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decayed, kept = ({names[id(p)] for p in group} for group in split_by_decay(model))
+    head = {name for name in names.values() if name.startswith("head.")}
+    matrices = {name for name in head if model.get_parameter(name).ndim == 2}
+    assert len(matrices) == 2
+    assert head & decayed == matrices
+    assert head & kept == head - matrices
+
+
+@pytest.mark.parametrize("name", ["nmnist", "mamba-spike-nmnist"])
+def test_the_norm_of_the_gradient_has_every_parameter_once(name):
+    model = create_model(name)
+    ordered, named = _summation_order(model), dict(model.named_parameters())
+    assert sorted(map(id, ordered)) == sorted(map(id, named.values()))
+    at = {id(parameter): index for index, parameter in enumerate(ordered)}
+    for one in [name.removesuffix(".A_log") for name in named if name.endswith(".A_log")]:
+        order = [at[id(named[f"{one}.{part}"])] for part in ("dt_proj.weight", "A_log", "D", "out_proj.weight")]
+        assert order == sorted(order)

@@ -177,26 +177,27 @@ def test_a_run_resumes_only_with_as_many_processes(runs, tiny):
     assert "expected 2, as the run began, got 1" in str(caught.value)
 
 
-def test_the_environment_of_torchrun(monkeypatch):
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, SINGLE_PROCESS),
+        ({"WORLD_SIZE": "1"}, SINGLE_PROCESS),
+        ({"WORLD_SIZE": "3", "RANK": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, Processes(2, 3)),
+        ({"WORLD_SIZE": "3"}, ("RANK", "None")),
+        ({"WORLD_SIZE": "3", "RANK": "2"}, ("MASTER_ADDR", "none")),
+        ({"WORLD_SIZE": "3", "RANK": "2", "MASTER_ADDR": "127.0.0.1"}, ("MASTER_PORT", "none")),
+        ({"WORLD_SIZE": "3", "RANK": "3"}, ("RANK", "below WORLD_SIZE (3), got 3")),
+        ({"WORLD_SIZE": "many"}, ("WORLD_SIZE", "'many'")),
+    ],
+)
+def test_the_environment_of_torchrun(monkeypatch, variables, expected):
     for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert processes_from_environment() == SINGLE_PROCESS
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert processes_from_environment() == SINGLE_PROCESS
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with raises(ConfigError, field="RANK"):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if isinstance(expected, Processes):
+        assert processes_from_environment() == expected
+        return
+    with raises(ConfigError, field=expected[0]) as caught:
         processes_from_environment()
-    monkeypatch.setenv("RANK", "2")
-    with raises(ConfigError, field="MASTER_ADDR"):
-        processes_from_environment()
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "1")
-    assert processes_from_environment() == Processes(2, 3)
-    monkeypatch.setenv("RANK", "3")
-    with raises(ConfigError, field="RANK") as caught:
-        processes_from_environment()
-    assert "below WORLD_SIZE (3), got 3" in str(caught.value)
-    monkeypatch.setenv("WORLD_SIZE", "many")
-    with raises(ConfigError, field="WORLD_SIZE") as caught:
-        processes_from_environment()
-    assert "'many'" in str(caught.value)
+    assert expected[1] in str(caught.value)

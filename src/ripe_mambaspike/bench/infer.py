@@ -1,7 +1,7 @@
 """Inference of the deployed network: our kernels, the plain-PyTorch reference path, and Mamba-Spike."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -50,8 +50,8 @@ def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, 
             progress(f"{precision}, batch {batch} …")
             with explain_out_of_memory(device, f"batch {batch}"):
                 x = clips(config, batch, device)
-                subjects = _Subjects(model, baseline, options.reference)
-                rows.append(_row(subjects, x, precision, products[precision], memory_rate, repeats))
+                networks = (model, baseline, options.reference)
+                rows.append(_row(*networks, x, precision, products[precision], memory_rate, repeats))
     return {
         "bench": "infer",
         "machine": {
@@ -69,25 +69,23 @@ def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, 
     }
 
 
-class _Subjects(NamedTuple):
-    """The subjects that a row measures."""
-
-    model: RipeMambaSpike
-    baseline: Model | None
-    reference: bool
-
-
 def _row(
-    measured: _Subjects, x: Tensor, precision: str, product: Product, memory_rate: float, repeats: int
+    model: RipeMambaSpike,
+    baseline: Model | None,
+    with_reference: bool,
+    x: Tensor,
+    precision: str,
+    product: Product,
+    memory_rate: float,
+    repeats: int,
 ) -> dict[str, Any]:
-    model, baseline, _ = measured
     config, device, batch = model.config, x.device, x.shape[0]
     graph, x = captured(model, x, precision)
     agreement = compare_inference(model, x, precision, graph)
     held = bytes_of(model, x)
     ours = partial(direct(model, device, precision, "auto"), x)
     subjects = {"captured": Subject(partial(graph, x), held, memory_of=ours), "ours": Subject(ours, held)}
-    if measured.reference:
+    if with_reference:
         subjects["reference"] = Subject(partial(direct(model, device, precision, "off"), x), held)
     if baseline is not None:
         call = direct(baseline, device, precision, "auto")

@@ -32,19 +32,15 @@ class Memory(NamedTuple):
 def measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
     """Memory of one call after the first; allocations of other jobs are not counted."""
     with no_recording():  # a recorded pass holds its memory between calls
-        return _measure_memory(job, device, held)
-
-
-def _measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
-    job()  # the first call allocates workspaces and optimizer state
-    if device.type == "cuda":
+        job()  # the first call allocates workspaces and optimizer state
+        if device.type == "cpu":
+            return Memory(held, _peak_on_cpu(job))
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         job()
         torch.cuda.synchronize(device)
         return Memory(held, torch.cuda.max_memory_allocated(device) - before)
-    return Memory(held, _peak_on_cpu(job))
 
 
 def _peak_on_cpu(job: Callable[[], object]) -> int:

@@ -11,7 +11,7 @@ from ripe_mambaspike.bench.machine import PRECISIONS
 from ripe_mambaspike.ops.enter_fire import EnterFireInputs
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaInnerInputs
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
-from ripe_mambaspike.ops.norm_fire import NormFireInputs
+from ripe_mambaspike.ops.norm_fire import Firing, NormFireInputs
 from ripe_mambaspike.ops.operator import OPERATORS, spikes_as
 from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs
 from ripe_mambaspike.ops.pooled_rates import PooledRatesInputs
@@ -46,28 +46,31 @@ class Case:
     def tensors(self) -> dict[str, Tensor]:
         """All tensor inputs by name; elements of a list as `spikes.0`."""
         found: dict[str, Tensor] = {}
-        for field, value in self.inputs._asdict().items():
+        for name, value in OPERATORS[self.operator].named(self.inputs).items():
             if isinstance(value, Tensor):
-                found[field] = value
+                found[name] = value
             elif isinstance(value, list):
-                found |= {f"{field}.{index}": one for index, one in enumerate(value)}
+                found |= {f"{name}.{index}": one for index, one in enumerate(value)}
         return found
 
     def ours(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         return self._picked(getattr(torch.ops.ripe, self.operator)(*self._filled(tensors)))
 
     def reference(self, **tensors: Tensor) -> tuple[Tensor, ...]:
-        return self._picked(OPERATORS[self.operator].reference(self._filled(tensors)))
+        operator = OPERATORS[self.operator]
+        return self._picked(operator.reference(operator.pack(self._filled(tensors))))
 
-    def _filled(self, tensors: dict[str, Tensor]) -> Any:
-        """The inputs with these tensors replaced."""
-        given: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
-        for field, value in self.inputs._asdict().items():
+    def _filled(self, tensors: dict[str, Tensor]) -> list[Any]:
+        """The arguments with these tensors replaced."""
+        given = OPERATORS[self.operator].named(self.inputs)
+        for name, value in given.items():
             if isinstance(value, list):
-                given[field] = [tensors[f"{field}.{index}"] for index in range(len(value))]
-        if "dtype" in self.inputs._fields:
+                given[name] = [tensors[f"{name}.{index}"] for index in range(len(value))]
+            else:
+                given[name] = tensors.get(name, value)
+        if "dtype" in given:
             given["dtype"] = given["x"].dtype
-        return self.inputs._replace(**given)
+        return list(given.values())
 
     def _picked(self, found: Any) -> tuple[Tensor, ...]:
         names = [name.removesuffix("[]") for name in OPERATORS[self.operator].outputs]
@@ -99,15 +102,12 @@ class Maker:
         """Receives the spikes' gradient; it stores nothing."""
         return torch.zeros((), device=self.device, dtype=self.dtype).expand(shape)
 
-    def neuron(self, channels: int, rotating: bool, relaxed: bool) -> dict[str, Any]:
-        made = {
-            "decay": self.uniform(channels, low=0.4, high=0.95),
-            "gain": self.uniform(channels, low=0.5, high=1.0),
-            "threshold": self.uniform(channels, low=0.5, high=1.0),
-            "coefficient": self.uniform(channels, low=-0.5, high=0.5),
-        }
+    def neuron(self, channels: int, rotating: bool, relaxed: bool) -> Firing:
+        decay = self.uniform(channels, low=0.4, high=0.95)
+        gain, threshold = (self.uniform(channels, low=0.5, high=1.0) for _ in range(2))
+        coefficient = self.uniform(channels, low=-0.5, high=0.5)
         rotation = self.uniform(channels, low=0.0, high=0.1) if rotating else None
-        return {**made, "rotation": rotation, "relaxed": relaxed, "sharpness": SHARPNESS}
+        return Firing(decay, rotation, gain, threshold, coefficient, relaxed, SHARPNESS)
 
     def affine(self, steps: int, channels: int) -> dict[str, Any]:
         bounds = {"scale": (0.5, 1.5), "shift": (-0.2, 0.2)}
@@ -150,16 +150,17 @@ def enter_fire_case(make: Maker, batch: int, steps: int, side: int, relaxed: boo
         filter_coefficient=make.uniform(2, low=-0.5, high=0.5),
         kernel=make.normal(channels, 2, 3, 3, scale=0.5),
         **make.affine(steps, channels),
-        **make.neuron(channels, rotating=True, relaxed=relaxed),
+        firing=make.neuron(channels, rotating=True, relaxed=relaxed),
     )
     flipping = () if relaxed else (0,)
     return Case("enter_fire", "stage 1", inputs, ("spikes", "potential", "operand"), spikes=flipping)
 
 
 def norm_fire_case(make: Maker, size: str, shape: tuple[int, ...], rotating: bool, relaxed: bool) -> Case:
-    neuron = make.neuron(shape[3], rotating, relaxed)
-    inputs = NormFireInputs(x=make.normal(*shape), **make.affine(shape[1], shape[3]), **neuron, keep_potential=True)
-    learned = tuple(name for name in OPERATORS["norm_fire"].gradients if getattr(inputs, name) is not None)
+    firing = make.neuron(shape[3], rotating, relaxed)
+    inputs = NormFireInputs(x=make.normal(*shape), **make.affine(shape[1], shape[3]), firing=firing)
+    given = OPERATORS["norm_fire"].named(inputs)
+    learned = tuple(name for name in OPERATORS["norm_fire"].gradients if given[name] is not None)
     return Case("norm_fire", size, inputs, ("spikes", "potential", "operand"), learned, () if relaxed else (0,))
 
 
@@ -171,7 +172,8 @@ def attention_cases(make: Maker, size: str, shape: tuple[int, ...], relaxed: boo
     gain = make.uniform(channels, low=0.5, high=1.5)
     inputs = AttendInputs(**shared, gain=gain, grad_proxy=make.grad_proxy(*shape))
     yield Case("attend", size, inputs, ("modulated",), OPERATORS["attend"].gradients)
-    fired = AttendFireInputs(**shared, attention_gain=gain, **make.neuron(channels, rotating=False, relaxed=relaxed))
+    firing = make.neuron(channels, rotating=False, relaxed=relaxed)
+    fired = AttendFireInputs(**shared, attention_gain=gain, firing=firing)
     yield Case("attend_fire", size, fired, ("spikes", "operand"), spikes=() if relaxed else (0,))
 
 

@@ -6,7 +6,7 @@
 
     Operator("scale", ScaleInputs, ("out",), fake=lambda i: torch.empty_like(i.x), gradients=("x", "weight"))
 
-registers `torch.ops.ripe.scale(x, weight)`; calling the `Operator` gives the same result with less overhead. Its
+registers `torch.ops.ripe.scale(x, weight)`; calling the `Operator` with its inputs has less overhead. Its
 implementations are functions of the same name beside it, in `reference.py` (plain PyTorch), `cpu.py` (C++) and
 `triton.py`, that take the NamedTuple: `scale(i)` and, where there are gradients, `scale_backward(i, grads)`, which
 returns one tensor for each name in `gradients` (an empty one where that input is None). The reference has no backward:
@@ -18,10 +18,11 @@ takes both.
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -46,11 +47,12 @@ OPERATORS: dict[str, "Operator"] = {}  # by name
 
 
 class Operator:
-    """`torch.ops.ripe.<name>`, its shapes and its gradient.
+    """`torch.ops.ripe.<name>`, its shapes and its gradient; called with its inputs it gives the same result.
 
-    `inputs`: the NamedTuple of its arguments; `outputs`: names of the tensors that it returns (`counts[]` for a list of
-    them); `fake(i)`: empty outputs of the right shapes; `gradients`: inputs that have one; `saved`: outputs that
-    `<name>_backward(i, grads, *saved)` reads; `state`: inputs that do not support gradients.
+    `inputs`: the NamedTuple of its arguments, which may hold another one (the arguments are then those of both);
+    `outputs`: names of the tensors that it returns (`counts[]` for a list of them); `fake(i)`: empty outputs of the
+    right shapes; `gradients`: arguments that have one; `saved`: outputs that `<name>_backward(i, grads, *saved)` reads;
+    `state`: arguments that do not support gradients.
     """
 
     def __init__(
@@ -68,29 +70,55 @@ class Operator:
         self.gradients, self.saved, self.state = gradients, saved, state
         self.folder: str = inputs.__module__
         OPERATORS[name] = self
-        types = {field: SCHEMA_TYPES[hint] for field, hint in get_type_hints(inputs).items()}
-        self.tensors = [field for field, kind in types.items() if kind in ("Tensor", "Tensor?")]
-        arguments = [f"{kind} {field}" for field, kind in types.items()]
+        self.groups: list[Any] = []  # for each field, the NamedTuple that it holds, or None
+        types: dict[str, str] = {}
+        for field, hint in get_type_hints(inputs).items():
+            group, optional = _named_tuple(hint)
+            self.groups.append(group)
+            for one, kind in ({field: hint} if group is None else get_type_hints(group)).items():
+                types[one] = SCHEMA_TYPES[kind | None if optional else kind]
+        self.names = list(types)
+        self.tensors = [one for one, kind in types.items() if kind in ("Tensor", "Tensor?")]
+        arguments = [f"{kind} {one}" for one, kind in types.items()]
         self.registered = _register(
-            name, arguments, outputs, lambda *v: self.forward(inputs(*v)), lambda *v: fake(inputs(*v))
+            name, arguments, outputs, lambda *v: self.forward(self.pack(v)), lambda *v: fake(self.pack(v))
         )
         if gradients:
             arguments += [f"Tensor? grad_{output}" for output in outputs] + [f"Tensor saved_{one}" for one in saved]
-            _register(
-                f"{name}_backward",
-                arguments,
-                gradients,
-                lambda *v: self.backward(*self._split_arguments(v)),
-                self._backward_fake,
-            )
+            _register(f"{name}_backward", arguments, gradients, self._backward, self._backward_fake)
             self.registered.register_autograd(self._gradient, setup_context=self._context)
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, i: Any) -> Any:
         """The registered operator; without its dispatch where nothing but the result is asked for."""
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
-            return getattr(torch.ops.ripe, self.name)(*values)
-        i = self.inputs(*values)
-        return self.forward(i) if _is_eager(first_tensor(i)) else self.registered(*values)
+            return getattr(torch.ops.ripe, self.name)(*self.flatten(i))
+        return self.forward(i) if _is_eager(first_tensor(i)) else self.registered(*self.flatten(i))
+
+    def flatten(self, i: Any) -> list[Any]:
+        """The arguments one by one."""
+        values: list[Any] = []
+        for group, part in zip(self.groups, i, strict=True):
+            if group is None:
+                values.append(part)
+            else:
+                values += [None] * len(group._fields) if part is None else part
+        return values
+
+    def named(self, i: Any) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(zip(self.names, self.flatten(i), strict=True))
+
+    def pack(self, values: Iterable[Any]) -> Any:
+        """The inverse of `flatten`."""
+        rest = iter(values)
+        parts: list[Any] = []
+        for group in self.groups:
+            if group is None:
+                parts.append(next(rest))
+            else:
+                given = [next(rest) for _ in group._fields]
+                parts.append(None if given[0] is None else group(*given))
+        return self.inputs(*parts)
 
     def reference(self, i: Any) -> Any:
         """The reference's outputs: differentiable, spikes as floats, None for outputs that were not requested."""
@@ -106,7 +134,8 @@ class Operator:
     def forward(self, i: Any) -> Any:
         """Run the operator with the implementation for its device."""
         kind = self._kind(i)
-        if getattr(i, "state_rows", None) is not None and (kind != "native" or i.output_final_state):
+        rows = getattr(getattr(i, "initial_state", None), "rows", getattr(i, "state_rows", None))
+        if rows is not None and (kind != "native" or i.output_final_state):
             raise InputError(
                 f"state_rows: expected the C++ operators, which update the state in place and return none, got {kind} "
                 f"operators and output_final_state={i.output_final_state}",
@@ -120,44 +149,51 @@ class Operator:
         """Run the operator's backward with the implementation for its device."""
         kind = self._kind(i)
         if kind == "plain":
-            given = [getattr(i, field) for field in self.gradients]
-            found = differentiate(
-                lambda *leaves: self.reference(i._replace(**dict(zip(self.gradients, leaves, strict=True)))),
-                given,
-                grads,
-            )
+            values = self.named(i)
+
+            def reference(*leaves: Any) -> Any:
+                return self.reference(self.pack({**values, **dict(zip(self.gradients, leaves, strict=True))}.values()))
+
+            found = differentiate(reference, [values[one] for one in self.gradients], grads)
             found = [grad.contiguous() for grad in found]  # as the kernels return them and the fake one promises
         else:
             found = implementation(kind, self.folder, f"{self.name}_backward")(i, grads, *saved)
         return _unwrap_single(found)
 
+    def _backward(self, *values: Any) -> Any:
+        first, second = len(self.names), len(self.names) + len(self.outputs)
+        return self.backward(self.pack(values[:first]), values[first:second], values[second:])
+
     def _backward_fake(self, *values: Any) -> Any:
-        i, _, _ = self._split_arguments(values)
-        given = [getattr(i, field) for field in self.gradients]
-        like = first_tensor(i)
+        named = dict(zip(self.names, values, strict=False))
+        like = first_tensor(values)
+        given = [named[one] for one in self.gradients]
         return _unwrap_single([nothing_like(like) if x is None else x.new_empty(x.shape) for x in given])
 
-    def _split_arguments(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-        first, second = len(self.inputs._fields), len(self.inputs._fields) + len(self.outputs)
-        return self.inputs(*values[:first]), values[first:second], values[second:]
-
     def _context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        i = self.inputs(*inputs)
-        for field in self.state:
-            given = getattr(i, field)
-            if given is not None and given is not False:
-                raise InputError(f"{field}: expected none where gradients are computed, got one", field=field)
+        values = dict(zip(self.names, inputs, strict=True))
+        for one in self.state:
+            if values[one] is not None and values[one] is not False:
+                raise InputError(f"{one}: expected none where gradients are computed, got one", field=one)
         ctx.set_materialize_grads(False)
         results = dict(zip(self.outputs, _as_tuple(output), strict=True))
-        ctx.save_for_backward(*(getattr(i, field) for field in self.tensors), *(results[one] for one in self.saved))
-        ctx.inputs = i._replace(**dict.fromkeys(self.tensors))
+        ctx.save_for_backward(*(values[one] for one in self.tensors), *(results[one] for one in self.saved))
+        ctx.values = {**values, **dict.fromkeys(self.tensors)}
 
     def _gradient(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
         count, kept = len(self.tensors), ctx.saved_tensors
-        i = ctx.inputs._replace(**dict(zip(self.tensors, kept[:count], strict=True)))
+        values = {**ctx.values, **dict(zip(self.tensors, kept[:count], strict=True))}
         backward = getattr(torch.ops.ripe, f"{self.name}_backward")
-        found = dict(zip(self.gradients, _as_tuple(backward(*i, *grads, *kept[count:])), strict=True))
-        return tuple(None if getattr(i, field) is None else found.get(field) for field in i._fields)
+        found = _as_tuple(backward(*values.values(), *grads, *kept[count:]))
+        by_name = dict(zip(self.gradients, found, strict=True))
+        return tuple(None if value is None else by_name.get(one) for one, value in values.items())
+
+
+def _named_tuple(hint: Any) -> tuple[Any, bool]:
+    """(the NamedTuple of a type hint or None, whether it may be left out)."""
+    optional = isinstance(hint, UnionType)
+    found = next((one for one in (get_args(hint) if optional else (hint,)) if hasattr(one, "_fields")), None)
+    return found, optional and found is not None
 
 
 def _is_eager(x: Tensor) -> bool:
@@ -165,7 +201,7 @@ def _is_eager(x: Tensor) -> bool:
     return (
         type(x) in (Tensor, Parameter)
         and x.device.type in ("cpu", "cuda")
-        and not torch.jit.is_tracing()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._functorch.peek_interpreter_stack() is None
     )

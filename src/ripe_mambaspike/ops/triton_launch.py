@@ -53,13 +53,14 @@ def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
 
-def neuron_state(i: Any, finals: Sequence[Tensor], suffix: str = "") -> dict[str, Any]:
-    """The kernel arguments for a neuron's initial and final state, each may be None."""
-    given = (i.membrane, i.membrane_imag, i.last_spikes)
-    tensors = (*contiguous(*given), *(one if one.numel() else None for one in finals))
+def neuron_state(
+    scale: Tensor | None, state: Sequence[Tensor | None] | None, finals: Sequence[Tensor], suffix: str = ""
+) -> dict[str, Any]:
+    """The kernel arguments for a neuron's initial and final state, and whether its norm differs between samples."""
+    tensors = (*contiguous(*(state or (None,) * 3)[:3]), *(one if one.numel() else None for one in finals))
     names = ("membrane", "membrane_imag", "last_spikes", "final_membrane", "final_imag", "final_spikes")
     found = {f"{name}{suffix}": one for name, one in zip(names, tensors, strict=True)}
-    return {"PER_SAMPLE": i.scale is not None and i.scale.ndim == 3, **found}
+    return {"PER_SAMPLE": scale is not None and scale.ndim == 3, **found}
 
 
 def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -137,12 +137,8 @@ def checkpoint_digest(text: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(f"{FORMAT} {VERSION} {len(text)}\n{text}".encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(_bytes(tensor))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> Any:
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -1,12 +1,20 @@
-"""The network of a recipe."""
+"""The network of a run: created by its recipe, saved with its labels, and its result on the test clips."""
+
+import math
 
 import torch
 
 from ripe_mambaspike.data.settings import resolved_grid
+from ripe_mambaspike.data.training_data import TrainingData
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.files import commit
+from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, TrainingResult
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.registry import build, create_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.train.chance import result_warnings
+from ripe_mambaspike.train.history import Row
 from ripe_mambaspike.train.recipe import Recipe
 
 
@@ -21,8 +29,44 @@ def create_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
     return model
 
 
-def parameter_counts(model: Model) -> dict[str, int]:
-    """The parameter counts of the training and the deployed form."""
+def network_labels(recipe: Recipe, data: TrainingData, epoch: int) -> Labels:
+    """The labels that are saved with the network of an epoch."""
+    settings, store = recipe.data, data.store
+    return Labels(
+        classes=data.classes, set=settings.dataset, partition=data.partition, time_steps=settings.time_steps,
+        grid=resolved_grid(settings), by=settings.by, binary=settings.binary, epoch=epoch,
+        protocol=recipe.run.protocol, store=store.key, sensor_size=store.whole_size, crop=store.crop,
+        duration_us=data.duration_us,
+    )  # fmt: skip
+
+
+def make_result(
+    recipe: Recipe, data: TrainingData, found: Evaluation, model: Model, epoch: int, rows: list[Row], seconds: float
+) -> TrainingResult:
+    """The result of a run, from the evaluation of its selected network on the test clips."""
+    protocol, folds = recipe.run.protocol, recipe.data.folds
+    scores = found.to_dict(data.classes)
+    scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
+    scores["loss"] = found.loss if math.isfinite(found.loss) else None
     with torch.device("meta"):
         deployed = build(model.config.replace(form="deployed"), model.name)
-    return {"training": model.parameter_count(), "deployed": deployed.parameter_count()}
+    return TrainingResult(
+        format="ripe-result",
+        version=1,
+        name=recipe.name,
+        protocol=protocol,
+        picked_on="test" if protocol == "paper" else "val" if data.val is not None else "last epoch",
+        epoch=epoch,
+        set=recipe.data.dataset,
+        partition=data.partition,
+        store=data.store.key,
+        **scores,
+        seed=recipe.run.seed,
+        folds=folds or None,
+        fold=recipe.data.fold if folds else None,
+        parameters={"training": model.parameter_count(), "deployed": deployed.parameter_count()},
+        seconds=seconds,
+        threads=torch.get_num_threads(),
+        commit=commit(),
+        warnings=result_warnings(recipe, data, rows, found.top1),
+    )

@@ -20,19 +20,17 @@ from torch import Tensor
 
 from ripe_mambaspike.data.clip_cache import explain_lost_workers
 from ripe_mambaspike.data.clips import Clips, TrainBatches
-from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
-from ripe_mambaspike.files import commit
 from ripe_mambaspike.folders import atomic_folder
-from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, TrainingResult
+from ripe_mambaspike.models.accuracy import Evaluation, TrainingResult
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.labels import BEST, LAST, Labels
+from ripe_mambaspike.models.labels import BEST, LAST
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.eval_mode import choose_device
 from ripe_mambaspike.train.callback import Callback, SilentCallback, TrainingStopped
-from ripe_mambaspike.train.chance import chance_warning, first_check_epoch, result_warnings
+from ripe_mambaspike.train.chance import chance_warning, first_check_epoch
 from ripe_mambaspike.train.checkpoint import (
     BestEpoch,
     Checkpoint,
@@ -43,7 +41,7 @@ from ripe_mambaspike.train.checkpoint import (
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, evaluate_distributed, shared_batch
 from ripe_mambaspike.train.history import Row, TensorBoardLog, write_log
-from ripe_mambaspike.train.network import create_network, parameter_counts
+from ripe_mambaspike.train.network import create_network, make_result, network_labels
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipes import save_recipe
 from ripe_mambaspike.train.run_folder import (
@@ -182,7 +180,7 @@ class TrainingRun:
         path = self.folder / name
         try:
             with atomic_folder(path) as folder:
-                self.trainer.model.labels = self._labels(epoch)
+                self.trainer.model.labels = network_labels(self.recipe, self.data, epoch)
                 save_pretrained(self.trainer.model, folder)
         except OSError as error:
             raise WeightsError.expected("network", "a folder that can be written", error, path=path) from error
@@ -221,44 +219,13 @@ class TrainingRun:
     def _evaluate(self, model: Model, part: Clips) -> Evaluation:
         return evaluate_distributed(model, part, self.device, len(self.data.classes), self.processes)
 
-    def _labels(self, epoch: int) -> Labels:
-        data, store = self.recipe.data, self.data.store
-        return Labels(
-            classes=self.data.classes, set=data.dataset, partition=self.data.partition, time_steps=data.time_steps,
-            grid=resolved_grid(data), by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
-            store=store.key, sensor_size=store.whole_size, crop=store.crop, duration_us=self.data.duration_us,
-        )  # fmt: skip
-
     def _test(self) -> TrainingResult:
         """The selected network, reloaded, on the test split: read here for the first time, and once."""
         self.processes.wait()  # for the first one, which writes the network
         model = from_pretrained(self.folder / BEST).to(self.device)
         found = self._evaluate(model, self.data.test)
-        recipe, folds = self.recipe, self.recipe.data.folds
-        picked = "test" if recipe.run.protocol == "paper" else "val" if self.data.val is not None else "last epoch"
-        scores = found.to_dict(self.data.classes)
-        scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
-        scores["loss"] = found.loss if math.isfinite(found.loss) else None
-        result = TrainingResult(
-            format="ripe-result",
-            version=1,
-            name=recipe.name,
-            protocol=recipe.run.protocol,
-            picked_on=picked,  # type: ignore[arg-type]
-            epoch=self.best.epoch if self.best else recipe.schedule.epochs,
-            set=recipe.data.dataset,
-            partition=self.data.partition,
-            store=self.data.store.key,
-            **scores,
-            seed=recipe.run.seed,
-            folds=folds or None,
-            fold=recipe.data.fold if folds else None,
-            parameters=parameter_counts(model),
-            seconds=self._elapsed(),
-            threads=torch.get_num_threads(),
-            commit=commit(),
-            warnings=result_warnings(recipe, self.data, self.rows, found.top1),
-        )
+        epoch = self.best.epoch if self.best else self.recipe.schedule.epochs
+        result = make_result(self.recipe, self.data, found, model, epoch, self.rows, self._elapsed())
         if self.processes.is_first:
             write_result(self.folder, result)
             shutil.rmtree(self.folder / LAST, ignore_errors=True)  # left by an earlier stop

@@ -81,8 +81,8 @@ class Carried:
         self.keep_map(f"{name}.membrane", state.membrane, grid)
         if state.membrane_imag is not None:
             self.keep_map(f"{name}.membrane_imag", state.membrane_imag, grid)
-        if spikes_name is not None and state.spikes is not None:
-            self.keep_map(spikes_name, state.spikes, grid)
+        if spikes_name is not None and state.last_spikes is not None:
+            self.keep_map(spikes_name, state.last_spikes, grid)
 
 
 def take_rows(value: Tensor, rows: Tensor) -> Tensor:

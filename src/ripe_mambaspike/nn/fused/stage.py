@@ -24,7 +24,7 @@ from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.enter_fire import EnterFireState, enter_fire
 from ripe_mambaspike.ops.membrane_attention import AttendFireState, AttentionWeights, attend, attend_fire
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
-from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire, spikes_as
+from ripe_mambaspike.ops.norm_fire import Firing, NeuronConstants, norm_fire, spikes_as
 from ripe_mambaspike.ops.operator import grad_proxy_of, select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -109,10 +109,7 @@ def run_first_neuron(
     neuron, last_spikes = f"{name}.first_neuron", _last_spikes(plan, name)
     fired, left = norm_fire(
         *_flat(current),
-        plan.first_neuron,
-        plan.inner_coefficient,
-        relaxed=mode.relaxed,
-        sharpness=mode.sharpness,
+        Firing(*plan.first_neuron, plan.inner_coefficient, mode.relaxed, mode.sharpness),
         first_step=carried.first_step,
         initial_state=carried.neuron(neuron, last_spikes, mode.relaxed),
         output_final_state=carried.output_final_state,
@@ -144,10 +141,7 @@ def run_first_neuron_from_events(
         coefficient,
         plan.first.kernel,
         (plan.first.scale, plan.first.shift),
-        plan.first_neuron,
-        plan.inner_coefficient,
-        relaxed=mode.relaxed,
-        sharpness=mode.sharpness,
+        Firing(*plan.first_neuron, plan.inner_coefficient, mode.relaxed, mode.sharpness),
         first_step=carried.first_step,
         initial_state=before,
         output_final_state=carried.output_final_state,
@@ -189,7 +183,7 @@ def run_stage(
     del first, inner
     current = _flat(plan.second(operand, mode))
     del operand
-    firing: dict[str, Any] = {"relaxed": mode.relaxed, "sharpness": mode.sharpness}
+    firing = Firing(*plan.second_neuron, next_coefficient, mode.relaxed, mode.sharpness)
     stepping: dict[str, Any] = {"first_step": carried.first_step, "output_final_state": carried.output_final_state}
     before = carried.neuron(neuron, last_spikes, mode.relaxed)
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():
@@ -203,11 +197,9 @@ def run_stage(
             current.scale,
             current.shift,
             plan.attention,
-            plan.second_neuron,
-            next_coefficient,
+            firing,
             keep_attention=keep_attention,
             initial_state=state,
-            **firing,
             **stepping,
         )
         if left is not None:
@@ -220,17 +212,7 @@ def run_stage(
         else:
             numbers = spikes_as(spikes, grad_proxy)
             modulated, attention = _variant(plan.attention, potential, numbers, current, grid, carried, attending)
-        second, after = norm_fire(
-            modulated,
-            None,
-            None,
-            plan.second_neuron,
-            next_coefficient,
-            keep_potential=False,
-            initial_state=before,
-            **firing,
-            **stepping,
-        )
+        second, after = norm_fire(modulated, None, None, firing, keep_potential=False, initial_state=before, **stepping)
         carried.keep_neuron(neuron, last_spikes, after, grid)
         outer = Spikes(second.spikes.view(grid), second.grad_proxy.view(grid), second.operand.view(grid))
     if keep_rates:

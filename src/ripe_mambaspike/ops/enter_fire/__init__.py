@@ -4,12 +4,12 @@ Entry norm, temporal filter, the first convolution (2 channels in, stride 2), it
 between them, several times the size of the input, are never written. The symbols are those of `norm_fire`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import FINALS, NO_STATE, FireState, NeuronConstants, empty_finals, final_state
+from ripe_mambaspike.ops.norm_fire import FINALS, FireState, Firing, empty_finals, final_state
 from ripe_mambaspike.ops.operator import Operator, empty_if, select_steps
 
 
@@ -21,18 +21,9 @@ class EnterFireInputs(NamedTuple):
     kernel: Tensor  # [C, 2, 3, 3]
     scale: Tensor  # [T, C] or [B, T, C]
     shift: Tensor
-    decay: Tensor
-    rotation: Tensor | None
-    gain: Tensor
-    threshold: Tensor
-    coefficient: Tensor | None
-    relaxed: bool
-    sharpness: float
-    last_input: Tensor | None = None  # the initial state: of the filter, and
-    membrane: Tensor | None = None  # of the neuron
-    membrane_imag: Tensor | None = None
-    last_spikes: Tensor | None = None
-    state_rows: Tensor | None = None  # with these the initial state is updated in place
+    firing: Firing
+    last_input: Tensor | None = None  # the initial state of the filter
+    initial_state: FireState | None = None  # of the neuron
     output_final_state: bool = False
 
 
@@ -53,11 +44,8 @@ def enter_fire(
     filter_coefficient: Tensor | None,
     kernel: Tensor,
     affine: tuple[Tensor, Tensor],
-    neuron: NeuronConstants,
-    coefficient: Tensor | None,
+    firing: Firing,
     *,
-    relaxed: bool = False,
-    sharpness: float = 2.0,
     first_step: int | Tensor = 0,
     initial_state: EnterFireState | None = None,
     output_final_state: bool = False,
@@ -65,18 +53,17 @@ def enter_fire(
     """Events x [B, T, 2, H, W] → spikes, potential and operand [B, T, H', W', C], and the final state if requested.
 
     entry: scale and shift [S, 2] or [1, 2]; filter_coefficient: λ [2] of the filter before the kernel [C, 2, 3, 3];
-    affine: scale and shift [S, C] or [1, C] after it; coefficient: λ [C] of the next filter.
+    affine: scale and shift [S, C] or [1, C] after it.
     """
-    tables = [select_steps(table, first_step, x.shape[1]) for table in (*entry, *affine)]
-    given = (None, *NO_STATE) if initial_state is None else (initial_state.input, *initial_state.neuron)
-    found = ENTER_FIRE(
-        x, *tables[:2], filter_coefficient, kernel, *tables[2:], *neuron, coefficient, relaxed, sharpness,
-        *given, output_final_state,
-    )  # fmt: skip
+    tables: list[Any] = [select_steps(table, first_step, x.shape[1]) for table in (*entry, *affine)]
+    entry_scale, entry_shift, scale, shift = tables
+    weights = (entry_scale, entry_shift, filter_coefficient, kernel, scale, shift)
+    last_input, before = initial_state or (None, None)
+    found = ENTER_FIRE(EnterFireInputs(x, *weights, firing, last_input, before, output_final_state))
     out = EnterFireOutput(*found[:3])
     if not output_final_state:
         return out, None
-    return out, EnterFireState(found[3] if found[3].numel() else None, final_state(found[4:], out.spikes, neuron))
+    return out, EnterFireState(found[3] if found[3].numel() else None, final_state(found[4:], out.spikes, firing))
 
 
 def normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -92,10 +79,10 @@ def empty_enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     samples, steps, _, height, width = i.x.shape
     shape = (samples, steps, -(-height // 2), -(-width // 2), i.kernel.shape[0])
     potential, operand = (i.x.new_empty(shape, dtype=i.kernel.dtype) for _ in range(2))
-    spikes = i.x.new_empty(shape, dtype=i.kernel.dtype if i.relaxed else torch.uint8)
+    spikes = i.x.new_empty(shape, dtype=i.kernel.dtype if i.firing.relaxed else torch.uint8)
     kept = i.output_final_state and i.filter_coefficient is not None
     final_input = empty_if(kept, i.x, (samples, 2, height, width), i.entry_shift.dtype)
-    return spikes, potential, operand, final_input, *empty_finals(i, operand)
+    return spikes, potential, operand, final_input, *empty_finals(i.firing, i.output_final_state, operand)
 
 
 ENTER_FIRE = Operator(

@@ -10,7 +10,7 @@ from ripe_mambaspike.ops.norm_fire.cpu import norm_fire
 
 
 def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
-    rows, before = i.state_rows, i.last_input
+    rows, before = None if i.initial_state is None else i.initial_state.rows, i.last_input
     images, last = filtered(i, before if before is None or rows is None else before.index_select(0, rows))
     if last is not None and before is not None and rows is not None:
         before.index_copy_(0, rows, last)

@@ -32,9 +32,7 @@ def filtered(i: EnterFireInputs, last_input: Tensor | None) -> tuple[Tensor, Ten
 def neuron_inputs(i: EnterFireInputs, current: Tensor) -> NormFireInputs:
     """The neuron's input, from the convolution's output [B·T, H', W', C]."""
     x = current.flatten(1, 2).unflatten(0, i.x.shape[:2])
-    neuron = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient)
-    state = (i.membrane, i.membrane_imag, i.last_spikes, i.state_rows, i.output_final_state)
-    return NormFireInputs(x, i.scale, i.shift, *neuron, i.relaxed, i.sharpness, True, *state)
+    return NormFireInputs(x, i.scale, i.shift, i.firing, True, i.initial_state, i.output_final_state)
 
 
 def outputs_of(fired: tuple[Any, ...], last_input: Tensor | None, current: Tensor) -> tuple[Any, ...]:

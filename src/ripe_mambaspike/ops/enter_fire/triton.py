@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ripe_mambaspike.ops.enter_fire import EnterFireInputs, empty_enter_fire, normalized
-from ripe_mambaspike.ops.norm_fire import PARAMETERS
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous, neuron_state, next_power_of_2
 
@@ -52,40 +51,19 @@ def _load_polarities(pointer, positive):
 @Synchronous
 @triton.jit
 def _enter_fire_kernel(
-    x,
-    entry_scale,
-    entry_shift,
-    filtered,
-    kernel,
-    scale,
-    shift,
-    decay,
-    rotation,
-    gain,
-    threshold,
-    coefficient,
-    spikes,
-    potential,
-    operand,
-    sharpness,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    STEPS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    RELAXED: tl.constexpr,
-    PATCH: tl.constexpr,
-    PADDED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
-    PER_SAMPLE: tl.constexpr = False,  # scales and shifts are [B, T, …] instead of [T, …]
-    last_input=None,  # the normalized events of the step before the first [B, 2, H, W], float32; None for zeros
-    membrane=None,  # the neuron's state before the first step [B, P, C]; None for zeros
-    membrane_imag=None,
-    last_spikes=None,
-    final_membrane=None,  # where to write the state after the last step; None to leave it out
-    final_imag=None,
-    final_spikes=None,
-):
+    x, entry_scale, entry_shift, filtered, kernel, scale, shift, decay, rotation, gain, threshold, coefficient, spikes,
+    potential, operand, sharpness,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, RELAXED: tl.constexpr,
+    PATCH: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    PER_SAMPLE: tl.constexpr = False, last_input=None,
+    membrane=None, membrane_imag=None, last_spikes=None, final_membrane=None, final_imag=None, final_spikes=None,
+):  # fmt: skip
+    """ROWS output positions of one sample by COLUMNS channels, through all steps.
+
+    PER_SAMPLE: scales and shifts are [B, T, …] instead of [T, …]. last_input: the normalized events of the step before
+    the first [B, 2, H, W], float32; then the neuron's state before the first step [B, P, C], and where to write the one
+    after the last. Each may be None: for zeros, and to leave it out.
+    """
     RESONATING: tl.constexpr = rotation is not None
     OUT_WIDTH: tl.constexpr = (WIDTH + 1) // 2
     POSITIONS: tl.constexpr = (HEIGHT + 1) // 2 * OUT_WIDTH
@@ -196,29 +174,21 @@ def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     wide = min(32, max(16, next_power_of_2(channels)))
     grid = (samples * ceil_div(rows * columns, block), ceil_div(channels, wide))
     taps = kernel.permute(0, 2, 3, 1).contiguous()  # [C, tap, polarity]
-    parameters = (getattr(i, name) for name in PARAMETERS)
     _enter_fire_kernel[grid](
-        x,
-        i.entry_scale.contiguous(),
-        i.entry_shift.contiguous(),
-        i.filter_coefficient,
-        taps,
-        *contiguous(*parameters),
-        spikes,
-        potential,
-        operand,
-        i.sharpness,
+        *(x, i.entry_scale.contiguous(), i.entry_shift.contiguous(), i.filter_coefficient, taps),
+        *contiguous(i.scale, i.shift, *i.firing[:5]),
+        *(spikes, potential, operand, i.firing.sharpness),
         HEIGHT=height,
         WIDTH=width,
         STEPS=steps,
         CHANNELS=channels,
-        RELAXED=i.relaxed,
+        RELAXED=i.firing.relaxed,
         PATCH=PATCH,
         PADDED=PADDED,
         COLUMNS=wide,
         ROWS=block,
         last_input=None if i.last_input is None else i.last_input.contiguous(),
-        **neuron_state(i, finals),
+        **neuron_state(i.scale, i.initial_state, finals),
         num_warps=warps,
         maxnreg=REGISTERS if kernel.dtype.itemsize == 2 else None,
     )

@@ -38,7 +38,7 @@ def pooled_spikes(spikes: list[Tensor], like: Tensor, grid: tuple[int, int]) -> 
 
     Cells are those of adaptive average pooling. In the precision of `like`, which is not read.
     """
-    out: Tensor = POOLED_SPIKES(spikes, like, *grid)
+    out: Tensor = POOLED_SPIKES(PooledSpikesInputs(spikes, like, *grid))
     return out
 
 
@@ -54,7 +54,8 @@ def joined_tokens(convolved: Tensor, bias: Tensor, norm: Affine, attended: Tenso
 
     convolved: a and b side by side [B, T, P, 2d]; attended [B, T, P, d]; bias and the norms' weights [d], float32.
     """
-    out: Tensor = JOINED_TOKENS(convolved.contiguous(), bias, *norm, attended.contiguous(), *outer)
+    inputs = JoinedTokensInputs(convolved.contiguous(), bias, *norm, attended.contiguous(), *outer)
+    out: Tensor = JOINED_TOKENS(inputs)
     return out
 
 

@@ -61,8 +61,8 @@ def mamba_inner(
     """
     if inputs.shape[2] != 1 and (initial_state is not None or output_final_state):
         raise InputError(f"initial_state: expected one direction, got {inputs.shape[2]}", field="initial_state")
-    state = initial_state or (None, None)
-    out, ssm = MAMBA_INNER(inputs, *weights, *state, output_final_state)
+    conv_state, ssm_state = initial_state or (None, None)
+    out, ssm = MAMBA_INNER(MambaInnerInputs(inputs, *weights, conv_state, ssm_state, output_final_state))
     if not output_final_state:
         return out, None
     recent = inputs[:, :, 0, : inputs.shape[3] // 2]

@@ -45,16 +45,7 @@ def mamba_inner_backward(i: MambaInnerInputs, grads: tuple[Tensor | None, ...]) 
     grad_conv, grad_conv_bias = convolve_backward(
         given.inputs, i.conv1d_weight, i.conv1d_bias, grad_u, grad_inputs, sizes
     )
-    return (
-        grad_inputs,
-        grad_conv,
-        grad_conv_bias,
-        grad_x_proj,
-        scanned.dt_proj,
-        scanned.dt_bias,
-        scanned.decay,
-        scanned.skip,
-    )
+    return grad_inputs, grad_conv, grad_conv_bias, grad_x_proj, *scanned[2:]
 
 
 def _needs_float32(inputs: Tensor) -> bool:

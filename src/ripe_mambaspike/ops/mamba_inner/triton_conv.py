@@ -35,15 +35,8 @@ def _convolve(
     rows = TILE_ELEMENTS // columns
     blocks = ceil_div(sizes.channels, columns)
     conv_kernel[(ceil_div(sizes.length, rows) * blocks, sizes.sequences)](
-        inputs,
-        conv,
-        conv if conv_bias is None else conv_bias,
-        u,
-        sizes.batch,
-        sizes.length,
-        sizes.directions,
-        sizes.channels,
-        blocks,
+        *(inputs, conv, conv if conv_bias is None else conv_bias, u),
+        *(sizes.batch, sizes.length, sizes.directions, sizes.channels, blocks),
         GRADIENT=gradient,
         BIASED=conv_bias is not None,
         K=sizes.taps,
@@ -67,17 +60,8 @@ def convolve_backward(
     segments = ceil_div(sizes.length, SEGMENT)
     sums = conv.new_empty(sizes.directions, sizes.batch, segments, sizes.taps + 1, sizes.channels)
     conv_gradients_kernel[(segments * blocks, sizes.sequences)](
-        inputs,
-        conv,
-        grad_u,
-        grad_inputs,
-        sums,
-        sizes.batch,
-        sizes.length,
-        sizes.directions,
-        sizes.channels,
-        blocks,
-        segments,
+        *(inputs, conv, grad_u, grad_inputs, sums),
+        *(sizes.batch, sizes.length, sizes.directions, sizes.channels, blocks, segments),
         K=sizes.taps,
         SUMS=next_power_of_2(sizes.taps + 1),
         SEGMENT=SEGMENT,

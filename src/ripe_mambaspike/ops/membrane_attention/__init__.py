@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import FINALS, NO_STATE, FireState, NeuronConstants, empty_finals, final_state
+from ripe_mambaspike.ops.norm_fire import FINALS, FireState, Firing, empty_finals, final_state
 from ripe_mambaspike.ops.operator import Operator, empty_if, select_steps
 
 
@@ -50,19 +50,10 @@ class AttendFireInputs(NamedTuple):
     key: Tensor
     value: Tensor
     attention_gain: Tensor
-    decay: Tensor
-    rotation: Tensor | None
-    gain: Tensor
-    threshold: Tensor
-    coefficient: Tensor | None
-    relaxed: bool
-    sharpness: float
+    firing: Firing
     keep_attention: bool
-    input_spikes: Tensor | None = None  # the initial state: of the attention, and
-    membrane: Tensor | None = None  # of the neuron
-    membrane_imag: Tensor | None = None
-    last_spikes: Tensor | None = None
-    state_rows: Tensor | None = None  # with these the initial state is updated in place
+    input_spikes: Tensor | None = None  # the initial state of the attention
+    initial_state: FireState | None = None  # of the neuron
     output_final_state: bool = False
 
 
@@ -95,8 +86,9 @@ def attend(
     scale, shift: tables [S, C], used from `first_step` on, or [1, C] for all steps. The kernels hold A in the hull of
     the values up to rounding, the reference exactly.
     """
-    tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
-    out, attention = ATTEND(potential, spikes, grad_proxy, features, *tables, *weights, keep_attention, initial_state)
+    scale, shift = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
+    wide = (potential, spikes, grad_proxy, features)
+    out, attention = ATTEND(AttendInputs(*wide, scale, shift, *weights, keep_attention, initial_state))
     return (out, attention), spikes[:, -1]
 
 
@@ -107,34 +99,30 @@ def attend_fire(
     scale: Tensor | None,
     shift: Tensor | None,
     weights: AttentionWeights,
-    neuron: NeuronConstants,
-    coefficient: Tensor | None,
+    firing: Firing,
     *,
-    relaxed: bool = False,
-    sharpness: float = 2.0,
     keep_attention: bool = False,
     first_step: int | Tensor = 0,
     initial_state: AttendFireState | None = None,
     output_final_state: bool = False,
 ) -> tuple[AttendFireOutput, AttendFireState | None]:
     """`attend`, then the neuron and the next filter, without a gradient."""
-    tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
-    given = (None, *NO_STATE) if initial_state is None else (initial_state.input_spikes, *initial_state.neuron)
-    found = ATTEND_FIRE(
-        potential, spikes, features, *tables, *weights, *neuron, coefficient,
-        relaxed, sharpness, keep_attention, *given, output_final_state,
-    )  # fmt: skip
+    scale, shift = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
+    before = initial_state or (None, None)
+    given = (potential, spikes, features, scale, shift, *weights, firing, keep_attention, *before, output_final_state)
+    found = ATTEND_FIRE(AttendFireInputs(*given))
     out = AttendFireOutput(*found[:3])
     if not output_final_state:
         return out, None
-    return out, AttendFireState(spikes[:, -1], final_state(found[3:], out.spikes, neuron))
+    return out, AttendFireState(spikes[:, -1], final_state(found[3:], out.spikes, firing))
 
 
 def empty_attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     """All outputs of `attend_fire`, uninitialized."""
     x = i.features
-    spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
-    return spikes, x.new_empty(x.shape), empty_if(i.keep_attention, x, x.shape), *empty_finals(i, x)
+    spikes = x.new_empty(x.shape, dtype=x.dtype if i.firing.relaxed else torch.uint8)
+    finals = empty_finals(i.firing, i.output_final_state, x)
+    return spikes, x.new_empty(x.shape), empty_if(i.keep_attention, x, x.shape), *finals
 
 
 def _empty_modulated(i: AttendInputs) -> tuple[Tensor, Tensor]:

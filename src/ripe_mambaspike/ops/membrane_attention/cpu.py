@@ -8,39 +8,39 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs, empty_attend_fire
-from ripe_mambaspike.ops.norm_fire.cpu import check_in_place, norm, parameters, states
+from ripe_mambaspike.ops.norm_fire.cpu import check_in_place, constants, norm, states
 from ripe_mambaspike.ops.operator import empty_if, gradient_like
 
 
 def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
     out = i.features.new_empty(i.features.shape)
     attention = empty_if(i.keep_attention, out, out.shape)
-    rows, *affine = norm(i)
     neuron, state, finals = (None,) * 5, (None,) * 4, (None,) * 4
-    inputs = (*_wide(i), rows, *affine, *_weights(i, i.potential.dtype), dense(i.gain, torch.float32))
-    outputs = (out, or_null(attention), None)
-    call("attend", *_kinds(i), 0, *out.shape, *inputs, *neuron, 0.0, _before(i), *state, *outputs, *finals)
+    weights = (*_weights(i, i.potential.dtype), dense(i.gain, torch.float32))
+    inputs = (*_wide(i), *norm(i.scale, i.shift), *weights, *neuron, 0.0, _before(i), *state)
+    call("attend", *_kinds(i), 0, *out.shape, *inputs, out, or_null(attention), None, *finals)
     return out, attention
 
 
 def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     outputs = empty_attend_fire(i)
     spikes, operand, attention, *finals = outputs
-    rows, scale, shift, *neuron = parameters(i)
     weights = (*_weights(i, i.potential.dtype), dense(i.attention_gain, torch.float32))
-    initial, final = states(i, finals)
+    neuron = (*constants(i.firing), float(i.firing.sharpness))
+    initial, final = states(i.initial_state, i.firing.relaxed, finals)
     before = _before(i)
-    if i.state_rows is not None:
+    in_place = i.initial_state is not None and i.initial_state.rows is not None
+    if in_place:
         check_in_place([i.input_spikes], [before])
-    inputs = (*_wide(i), rows, scale, shift, *weights, *neuron, float(i.sharpness), before, *initial)
-    written = (operand, or_null(attention), spikes, None if i.state_rows is None else before, *final)
-    call("attend", *_kinds(i), i.relaxed, *operand.shape, *inputs, *written)
+    inputs = (*_wide(i), *norm(i.scale, i.shift), *weights, *neuron, before, *initial)
+    written = (operand, or_null(attention), spikes, before if in_place else None, *final)
+    call("attend", *_kinds(i), i.firing.relaxed, *operand.shape, *inputs, *written)
     return outputs
 
 
 def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """Gradients of potential, spikes, features, scale, shift, the three weights and gain, in the inputs' dtypes."""
-    rows, *affine = norm(i)
+    rows, *affine = norm(i.scale, i.shift)
     if rows:
         raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
     small = [*affine, *_weights(i, torch.float32), dense(i.gain, torch.float32)]

@@ -111,11 +111,8 @@ def attend_fire(i: AttendFireInputs) -> tuple[Any, ...]:
     out, attention = attend(
         AttendInputs(i.potential, i.spikes, i.potential, i.features, *norm, *weights, True, i.input_spikes)
     )
-    neuron = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient)
-    state = (i.membrane, i.membrane_imag, i.last_spikes)
-    spikes, _, _, operand, *finals = norm_fire(
-        NormFireInputs(out, None, None, *neuron, i.relaxed, i.sharpness, False, *state)
-    )
+    fired = norm_fire(NormFireInputs(out, None, None, i.firing, False, i.initial_state))
+    spikes, _, _, operand, *finals = fired
     return spikes, operand, attention, *finals
 
 

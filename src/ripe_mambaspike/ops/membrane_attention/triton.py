@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.membrane_attention.triton_backward import backward
-from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, fills_gpu, modulate_fire
+from ripe_mambaspike.ops.membrane_attention.triton_fire import fills_gpu, modulate_fire
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
 from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulate
 from ripe_mambaspike.ops.membrane_attention.triton_plan import AttentionInputs, fused, fused_gradient
@@ -57,15 +57,12 @@ def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[
 
 def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     """(spikes, operand, A or an empty tensor, the final states)."""
-    state = (i.membrane, i.membrane_imag, i.last_spikes, i.output_final_state)
-    firing = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient, i.relaxed, i.sharpness)
     given = _kernel_inputs(i, i.attention_gain)
     if fused(i.potential) and fills_gpu(i.potential):
-        return modulate_fire(given, mixture(given), Firing(*firing, *state), i.keep_attention)
+        return modulate_fire(i, given, mixture(given))
     current, attention = _attend(given, i.keep_attention)
-    fired, _, _, operand, *finals = norm_fire(
-        NormFireInputs(current, None, None, *firing, False, *state[:3], None, i.output_final_state)
-    )
+    inputs = NormFireInputs(current, None, None, i.firing, False, i.initial_state, i.output_final_state)
+    fired, _, _, operand, *finals = norm_fire(inputs)
     return fired, operand, attention, *finals
 
 

@@ -1,13 +1,12 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """X + γ A X and the neuron after it in one kernel: a program keeps its positions' state over all steps."""
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, empty_attend_fire
 from ripe_mambaspike.ops.membrane_attention.triton_mix import KeyMixture
 from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, padded
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
@@ -21,28 +20,11 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     quotient,
     store_tile,
 )
-from ripe_mambaspike.ops.norm_fire import empty_finals
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous
 
 MIN_PROGRAMS = 1024  # with fewer, the sequential loop over steps leaves the GPU idle
 MAX_CHANNELS = 64  # wider programs have too few registers for the neurons' state
-
-
-class Firing(NamedTuple):
-    """The neuron [C], the filter after it, how it fires, and its state [B, P, C] before the first step."""
-
-    decay: Tensor
-    rotation: Tensor | None
-    drive: Tensor
-    threshold: Tensor
-    coefficient: Tensor | None
-    relaxed: bool
-    sharpness: float
-    membrane: Tensor | None = None  # None for zeros
-    membrane_imag: Tensor | None = None
-    last_spikes: Tensor | None = None
-    output_final_state: bool = False
 
 
 def fills_gpu(x: Tensor) -> bool:
@@ -61,25 +43,21 @@ def warps_for(x: Tensor) -> int:
     return padded(x.shape[3]) // 16 if x.dtype == torch.float32 else ceil_div(padded(x.shape[3]), 32)
 
 
-def modulate_fire(
-    given: AttentionInputs, mixture: KeyMixture, firing: Firing, keep_attention: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(spikes, operand, A or an empty tensor) [B, T, P, C] and the final state, see `empty_finals`."""
+def modulate_fire(i: AttendFireInputs, given: AttentionInputs, mixture: KeyMixture) -> tuple[Tensor, ...]:
+    """(spikes, operand, A or an empty tensor) [B, T, P, C] and the final state; `given`: what the kernels read of i."""
     features = given.features
     batch, steps, positions, channels = features.shape
-    decay, rotation, drive, threshold, coefficient, relaxed, sharpness, *state, _ = firing
-    spikes = features.new_empty(features.shape, dtype=features.dtype if relaxed else torch.uint8)
-    operand = features.new_empty(features.shape)
-    attention = features.new_empty(features.shape if keep_attention else 0)
-    final = empty_finals(firing, features)
+    decay, rotation, drive, threshold, coefficient, relaxed, sharpness = i.firing
+    outputs = empty_attend_fire(i)
+    spikes, operand, attention, *finals = outputs
     block = attention_block(features)
     _modulate_fire[batch, ceil_div(positions, block)](
         *(given.potential, features, *given.affine(), given.query, given.gain, mixture.mixed, mixture.sums),
         *(decay, decay if rotation is None else rotation, drive, threshold),
         *(decay if coefficient is None else coefficient, sharpness),
         *(spikes, operand, attention, positions),
-        *contiguous(*state),
-        *(one if one.numel() else None for one in final),
+        *contiguous(*(i.initial_state or (None,) * 3)[:3]),
+        *(one if one.numel() else None for one in finals),
         STEPS=steps,
         C=channels,
         WIDTH=padded(channels),
@@ -87,13 +65,13 @@ def modulate_fire(
         RESONATING=rotation is not None,
         FILTERED=coefficient is not None,
         RELAXED=relaxed,
-        KEEP=keep_attention,
+        KEEP=i.keep_attention,
         PRECISION=FLOAT32_PRODUCTS,
         num_warps=warps_for(features),
         num_stages=2,
         **given.modes(),
     )
-    return spikes, operand, attention, *final
+    return outputs
 
 
 @Synchronous

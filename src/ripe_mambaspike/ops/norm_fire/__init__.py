@@ -9,7 +9,7 @@ Glossary: B samples, T steps, P = H·W positions in raster order, C channels. Ac
 float32 or bfloat16; per-channel parameters and states are float32. `coefficient` is λ, `sharpness` the surrogate's.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,19 @@ from torch import Tensor
 from ripe_mambaspike.ops.neurons import NeuronConstants
 from ripe_mambaspike.ops.operator import Operator, empty_if, grad_proxy_of, select_steps, spikes_as
 
-__all__ = ["FireOutput", "FireState", "NeuronConstants", "NormFireInputs", "norm_fire", "spikes_as"]
+__all__ = ["FireOutput", "FireState", "Firing", "NeuronConstants", "NormFireInputs", "norm_fire", "spikes_as"]
+
+
+class Firing(NamedTuple):
+    """A neuron by the constants of its step, the filter after it, each [C], and how it fires."""
+
+    decay: Tensor
+    rotation: Tensor | None
+    gain: Tensor
+    threshold: Tensor
+    coefficient: Tensor | None  # λ of the next convolution's filter
+    relaxed: bool = False
+    sharpness: float = 2.0
 
 
 class FireState(NamedTuple):
@@ -29,7 +41,7 @@ class FireState(NamedTuple):
 
     membrane: Tensor  # after the reset, float32
     membrane_imag: Tensor | None  # the imaginary part, of a neuron with rotation
-    spikes: Tensor | None  # of the last step; uint8, float32 when relaxed; None for zeros
+    last_spikes: Tensor | None  # uint8, float32 when relaxed; None for zeros
     rows: Tensor | None = None  # int64, each one once
 
 
@@ -44,18 +56,9 @@ class NormFireInputs(NamedTuple):
     x: Tensor  # [B, T, P, C]
     scale: Tensor | None  # [T, C], or [B, T, C] where samples are at different steps
     shift: Tensor | None
-    decay: Tensor
-    rotation: Tensor | None
-    gain: Tensor
-    threshold: Tensor
-    coefficient: Tensor | None
-    relaxed: bool
-    sharpness: float
-    keep_potential: bool
-    membrane: Tensor | None = None  # the initial state
-    membrane_imag: Tensor | None = None
-    last_spikes: Tensor | None = None
-    state_rows: Tensor | None = None  # with these the initial state is updated in place
+    firing: Firing
+    keep_potential: bool = True
+    initial_state: FireState | None = None
     output_final_state: bool = False
 
 
@@ -63,11 +66,8 @@ def norm_fire(
     x: Tensor,
     scale: Tensor | None,
     shift: Tensor | None,
-    neuron: NeuronConstants,
-    coefficient: Tensor | None,
+    firing: Firing,
     *,
-    relaxed: bool = False,
-    sharpness: float = 2.0,
     keep_potential: bool = True,
     first_step: int | Tensor = 0,
     initial_state: FireState | None = None,
@@ -78,27 +78,24 @@ def norm_fire(
     scale, shift: tables [S, C] of which the rows from `first_step` (an int, or one a sample [B]) on are used, or [1, C]
     shared by all steps. Gradients need `initial_state=None` and `output_final_state=False`.
     """
-    tables = (select_steps(table, first_step, x.shape[1]) for table in (scale, shift))
-    state = initial_state or NO_STATE
-    options = (relaxed, sharpness, keep_potential)
-    found = NORM_FIRE(x, *tables, *neuron, coefficient, *options, *state, output_final_state)
+    scale, shift = (select_steps(table, first_step, x.shape[1]) for table in (scale, shift))
+    found = NORM_FIRE(NormFireInputs(x, scale, shift, firing, keep_potential, initial_state, output_final_state))
     out = FireOutput(*found[:4])
-    return out, final_state(found[4:], out.spikes, neuron) if output_final_state else None
+    return out, final_state(found[4:], out.spikes, firing) if output_final_state else None
 
 
-def final_state(finals: tuple[Tensor, ...], spikes: Tensor, neuron: NeuronConstants) -> FireState:
+def final_state(finals: tuple[Tensor, ...], spikes: Tensor, firing: Firing) -> FireState:
     """The state from an operator's last three outputs; hard spikes of the last step are not written twice."""
     membrane, membrane_imag, last_spikes = finals
     last = last_spikes if last_spikes.numel() else spikes[:, -1].flatten(1, -2)
-    return FireState(membrane, None if neuron.rotation is None else membrane_imag, last)
+    return FireState(membrane, None if firing.rotation is None else membrane_imag, last)
 
 
-def empty_finals(i: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def empty_finals(firing: Firing, wanted: bool, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The last three outputs of every operator that ends in a neuron: membrane, its imaginary part, relaxed spikes."""
     shape = (x.shape[0], x[0, 0, ..., 0].numel(), x.shape[-1])
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    wanted = i.output_final_state
-    kinds = (wanted, wanted and i.rotation is not None, wanted and i.relaxed)
+    kinds = (wanted, wanted and firing.rotation is not None, wanted and firing.relaxed)
     membrane, membrane_imag, last_spikes = (empty_if(one, x, shape, dtype) for one in kinds)
     return membrane, membrane_imag, last_spikes
 
@@ -106,20 +103,18 @@ def empty_finals(i: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def empty_norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     """All outputs, uninitialized."""
     x = i.x
-    spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
+    spikes = x.new_empty(x.shape, dtype=x.dtype if i.firing.relaxed else torch.uint8)
     potential = empty_if(i.keep_potential, x, x.shape)
-    return spikes, grad_proxy_of(x), potential, x.new_empty(x.shape), *empty_finals(i, x)
+    finals = empty_finals(i.firing, i.output_final_state, x)
+    return spikes, grad_proxy_of(x), potential, x.new_empty(x.shape), *finals
 
 
-NO_STATE = (None, None, None, None)
 FINALS = ("final_membrane", "final_membrane_imag", "final_spikes")
-PARAMETERS = ("scale", "shift", "decay", "rotation", "gain", "threshold", "coefficient")
-STATE = ("membrane", "membrane_imag", "last_spikes", "state_rows", "output_final_state")
 NORM_FIRE = Operator(
     "norm_fire",
     NormFireInputs,
     ("spikes", "grad_proxy", "potential", "operand", *FINALS),
     empty_norm_fire,
-    gradients=("x", *PARAMETERS),
-    state=STATE,
+    gradients=("x", "scale", "shift", *Firing._fields[:5]),
+    state=(*FireState._fields, "output_final_state"),
 )

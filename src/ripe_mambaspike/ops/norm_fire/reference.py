@@ -12,14 +12,16 @@ from ripe_mambaspike.ops.tdm import tdm
 
 def norm_fire(i: NormFireInputs) -> tuple[Any, ...]:
     """(spikes, spikes, potential, operand, final membrane, its imaginary part, final spikes); spikes as floats."""
-    state = None if i.membrane is None else (i.membrane, i.membrane_imag)
-    neuron = NeuronConstants(i.decay, i.rotation, i.gain, i.threshold)
-    spikes, potentials, final = neuron_steps(affine(i.x, i.scale, i.shift), neuron, i.sharpness, i.relaxed, state)
+    firing, state = i.firing, i.initial_state
+    neuron, membrane = NeuronConstants(*firing[:4]), None if state is None else state[:2]
+    drive = affine(i.x, i.scale, i.shift)
+    spikes, potentials, final = neuron_steps(drive, neuron, firing.sharpness, firing.relaxed, membrane)
     fired = torch.stack(spikes, 1)
     operand = fired
-    if i.coefficient is not None:
-        before = None if i.last_spikes is None else i.last_spikes.to(fired.dtype).transpose(1, 2)
-        operand = tdm(fired.transpose(2, 3), i.coefficient, before)[0].transpose(2, 3)
+    if firing.coefficient is not None:
+        last = None if state is None else state.last_spikes
+        before = None if last is None else last.to(fired.dtype).transpose(1, 2)
+        operand = tdm(fired.transpose(2, 3), firing.coefficient, before)[0].transpose(2, 3)
     return fired, fired, torch.stack(potentials, 1), operand, *final, fired[:, -1]
 
 

@@ -6,7 +6,7 @@ Arguments and results are those of the operators in `ops/norm_fire/__init__.py`.
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_norm_fire
+from ripe_mambaspike.ops.norm_fire import NormFireInputs, empty_norm_fire
 from ripe_mambaspike.ops.norm_fire.triton_gradient import norm_fire_backward_kernel, norm_fire_parameters_kernel
 from ripe_mambaspike.ops.norm_fire.triton_kernels import norm_fire_kernel
 from ripe_mambaspike.ops.triton_launch import ceil_div, contiguous, flat_block, neuron_state, next_power_of_2, tile_of
@@ -25,19 +25,15 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     ahead = _steps_per_block(steps, PREFETCH)
     norm_fire_kernel[(ceil_div(size, block) * samples,)](
         x,
-        *contiguous(*(getattr(i, name) for name in PARAMETERS)),
-        spikes,
-        potential if i.keep_potential else None,
-        operand,
-        i.sharpness,
-        size,
+        *contiguous(i.scale, i.shift, *i.firing[:5]),
+        *(spikes, potential if i.keep_potential else None, operand, i.firing.sharpness, size),
         STEPS=steps,
         CHANNELS=channels,
-        RELAXED=i.relaxed,
+        RELAXED=i.firing.relaxed,
         PREFETCH=ahead,
         BLOCK=block,
         EVEN=size % block == 0 and steps % ahead == 0,
-        **neuron_state(i, finals, "_ptr"),
+        **neuron_state(i.scale, i.initial_state, finals, "_ptr"),
         num_warps=warps,
         maxnreg=REGISTERS,
     )
@@ -47,7 +43,7 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
 def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     x = i.x.contiguous()
     samples, steps, positions, channels = x.shape
-    parameters = contiguous(*(getattr(i, name) for name in PARAMETERS))
+    parameters = contiguous(i.scale, i.shift, *i.firing[:5])
     scale, shift, decay, rotation, gain, _, coefficient = parameters
     assert decay is not None
     rows, columns, warps = tile_of(positions, channels, 1024, 128)
@@ -64,15 +60,10 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
         x,
         *parameters,
         *contiguous(*grads[1:4]),
-        grad_x,
-        states,
-        channel_sums,
-        step_sums,
-        i.sharpness,
-        positions,
+        *(grad_x, states, channel_sums, step_sums, i.firing.sharpness, positions),
         STEPS=steps,
         CHANNELS=channels,
-        RELAXED=i.relaxed,
+        RELAXED=i.firing.relaxed,
         SEGMENT=segment,
         SEGMENTS=segments,
         ROWS=rows,

@@ -24,34 +24,19 @@ def normed(x, scale_ptr, shift_ptr, place, live):
 
 @triton.jit
 def norm_fire_kernel(
-    x_ptr,
-    scale_ptr,
-    shift_ptr,
-    decay_ptr,
-    rotation_ptr,
-    gain_ptr,
-    threshold_ptr,
-    coefficient_ptr,
-    spikes_ptr,
-    potential_ptr,
-    operand_ptr,
-    sharpness,
-    size,
-    STEPS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    RELAXED: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EVEN: tl.constexpr,  # blocks divide size and PREFETCH the steps: nothing to mask
-    PER_SAMPLE: tl.constexpr = False,  # scale and shift are [B, T, C] instead of [T, C]
-    membrane_ptr=None,  # the state before the first step [B, P, C], float32; None for zeros
-    membrane_imag_ptr=None,
-    last_spikes_ptr=None,
-    final_membrane_ptr=None,  # where to write the state after the last step; None to leave it out
-    final_imag_ptr=None,
+    x_ptr, scale_ptr, shift_ptr, decay_ptr, rotation_ptr, gain_ptr, threshold_ptr, coefficient_ptr, spikes_ptr,
+    potential_ptr, operand_ptr, sharpness, size,
+    STEPS: tl.constexpr, CHANNELS: tl.constexpr, RELAXED: tl.constexpr, PREFETCH: tl.constexpr, BLOCK: tl.constexpr,
+    EVEN: tl.constexpr, PER_SAMPLE: tl.constexpr = False,
+    membrane_ptr=None, membrane_imag_ptr=None, last_spikes_ptr=None, final_membrane_ptr=None, final_imag_ptr=None,
     final_spikes_ptr=None,
-):
-    """A flat block of one sample; an element's channel is its index modulo CHANNELS. Absent tensors are None."""
+):  # fmt: skip
+    """A flat block of one sample; an element's channel is its index modulo CHANNELS. Absent tensors are None.
+
+    EVEN: blocks divide size and PREFETCH the steps, so there is nothing to mask. PER_SAMPLE: scale and shift are
+    [B, T, C] instead of [T, C]. The last arguments are the state before the first step [B, P, C], float32, or None for
+    zeros, and where to write the one after the last step, or None to leave it out.
+    """
     RESONATING: tl.constexpr = rotation_ptr is not None
     blocks = tl.cdiv(size, BLOCK)
     # From the last sample to the first: the data written last, before this kernel and by it, is still in the cache.

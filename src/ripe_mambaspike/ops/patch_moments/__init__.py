@@ -23,7 +23,7 @@ def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     Patches are those of a 3×3 convolution with padding 1 at every output position; a patch is laid out tap by tap in
     raster order, the channels of a tap together.
     """
-    mean, second = PATCH_MOMENTS(x, stride)
+    mean, second = PATCH_MOMENTS(PatchMomentsInputs(x, stride))
     return mean, second
 
 

@@ -67,7 +67,8 @@ def pooled_rates(
     if initial_state is not None:
         given = torch.as_tensor(first_step, device=spikes[0].device)
         steps = given.expand(len(spikes[0])).contiguous()
-    rates, finals = POOLED_RATES(spikes, grad_proxies, *grid, counts, steps, output_final_state, rows)
+    inputs = PooledRatesInputs(spikes, grad_proxies, *grid, counts, steps, output_final_state, rows)
+    rates, finals = POOLED_RATES(inputs)
     return rates, [RateState(one, None) for one in finals] if output_final_state else None
 
 
@@ -85,8 +86,8 @@ def _leaky(
     """
     from ripe_mambaspike.ops.pooled_rates.reference import leaky_rates
 
-    alone = [[one.flatten(0, 1).unsqueeze(1) for one in group] for group in (spikes, grad_proxies)]
-    pooled = POOLED_RATES(*alone, *grid, [], None, False)[0].squeeze(1)
+    steps, proxies = ([one.flatten(0, 1).unsqueeze(1) for one in group] for group in (spikes, grad_proxies))
+    pooled = POOLED_RATES(PooledRatesInputs(steps, proxies, *grid, [], None, False))[0].squeeze(1)
     pooled = pooled.unflatten(0, spikes[0].shape[:2])
     parts, states = [], []
     given: list[RateState | None] = [*initial_state] if initial_state else [None] * len(spikes)
@@ -115,7 +116,7 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    grads = POOLED_RATES_BACKWARD(grad.contiguous(), *ctx.sizes)
+    grads = POOLED_RATES_BACKWARD(PooledRatesBackwardInputs(grad.contiguous(), *ctx.sizes))
     return [None] * len(grads), grads, None, None, [], None, None, None
 
 

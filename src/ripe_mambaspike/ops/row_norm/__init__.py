@@ -19,7 +19,7 @@ class RowNormInputs(NamedTuple):
 
 def row_norm(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     """LayerNorm over the last dimension: x [..., d], weight and bias [d] float32 → [..., d] in `dtype`."""
-    out: Tensor = ROW_NORM(x.contiguous(), weight, bias, dtype)
+    out: Tensor = ROW_NORM(RowNormInputs(x.contiguous(), weight, bias, dtype))
     return out
 
 

@@ -94,13 +94,7 @@ def row_norm_backward(i: RowNormInputs, grads: tuple[Tensor, ...]) -> tuple[Tens
     grad_x = torch.empty_like(x)
     partials = weight.new_empty((programs, 2, columns))
     _row_norm_backward_kernel[(programs,)](
-        x,
-        weight.contiguous(),
-        grads[0].contiguous(),
-        grad_x,
-        partials,
-        rows,
-        EPSILON,
+        *(x, weight.contiguous(), grads[0].contiguous(), grad_x, partials, rows, EPSILON),
         PER_PROGRAM=per_program,
         COLUMNS=columns,
         WIDTH=width,

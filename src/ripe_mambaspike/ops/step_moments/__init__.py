@@ -14,7 +14,7 @@ class StepMomentsInputs(NamedTuple):
 
 def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (biased) variance of every step and channel: x [B, T, P, C] → two [T, C], float32."""
-    mean, variance = STEP_MOMENTS(x)
+    mean, variance = STEP_MOMENTS(StepMomentsInputs(x))
     return mean, variance
 
 

@@ -24,12 +24,7 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
     per_split = ceil_div(ceil_div(count, splits), rows) * rows
     partials = x.new_empty((splits, steps, 2, channels), dtype=torch.float32)
     step_moments_kernel[(splits * steps * column_blocks,)](
-        x,
-        partials,
-        steps,
-        positions,
-        count,
-        per_split,
+        *(x, partials, steps, positions, count, per_split),
         CHANNELS=channels,
         ROWS=rows,
         COLUMNS=columns,
@@ -38,13 +33,7 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
     mean, variance = empty_moments(i)
     width = steps * channels
     join_moments_kernel[(ceil_div(width, 16),)](
-        partials,
-        mean,
-        variance,
-        splits,
-        width,
-        count,
-        per_split,
+        *(partials, mean, variance, splits, width, count, per_split),
         CHANNELS=channels,
         SPLITS=next_power_of_2(splits),
         COLUMNS=16,

@@ -32,13 +32,13 @@ def winograd_weights(kernel: Tensor) -> Tensor | None:
     whole = outputs % LANES == 0 and inputs % LANES == 0
     if torch.is_grad_enabled() or not whole or kernel.dtype != torch.float32 or backend(kernel) != "native":
         return None
-    weights: Tensor = WINOGRAD_WEIGHTS(kernel)
+    weights: Tensor = WINOGRAD_WEIGHTS(WinogradWeightsInputs(kernel))
     return weights
 
 
 def winograd_conv(x: Tensor, weights: Tensor, channels: int, bias: Tensor | None = None) -> Tensor:
     """x [B, H, W, C_in], zeros around it → [B, H, W, C]."""
-    out: Tensor = WINOGRAD_CONV(x.contiguous(), weights, channels, bias)
+    out: Tensor = WINOGRAD_CONV(WinogradConvInputs(x.contiguous(), weights, channels, bias))
     return out
 
 
