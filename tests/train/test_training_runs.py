@@ -262,7 +262,10 @@ def steps(monkeypatch):
     return taken
 
 
-@pytest.mark.parametrize(("accumulate", "sizes"), [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), (5, [[4, 4, 3]])])
+@pytest.mark.parametrize(
+    ("accumulate", "sizes"),
+    [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), pytest.param(5, [[4, 4, 3]], marks=pytest.mark.slow)],
+)
 def test_every_clip_counts_once_an_epoch(tiny, go, steps, tmp_path, accumulate, sizes):
     recipe = tiny(f"schedule.grad_accum_steps={accumulate}", "loss.passes=1", *PLAIN)
     go(recipe, tmp_path / "run")
