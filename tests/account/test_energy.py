@@ -117,7 +117,7 @@ def test_the_report_follows_from_the_layers(network):
     assert (report["assumptions"]["mac_picojoules"], report["assumptions"]["ac_picojoules"]) == (4.6, 0.9)
 
 
-def test_silence_costs_nothing_but_the_first_layer(network):
+def test_without_spikes_only_the_first_layer_costs(network):
     with torch.no_grad():
         for stage in network.stages:
             for norm in (stage.first_norm, stage.second_norm):

@@ -1,4 +1,4 @@
-"""The account on recordings: what was measured, what follows from it, and that it is what was foretold."""
+"""The account on recordings: what was measured, what follows from it, and that it is what was predicted."""
 
 import copy
 import json
@@ -42,12 +42,12 @@ def document(model, activities):
     return account_recordings(model, activities, "three clips")
 
 
-def test_what_one_clip_did(model, clips, activities):
+def test_the_activity_of_one_clip(model, clips, activities):
     wide = copy.deepcopy(model).double()
     for x, one in zip(clips, activities, strict=True):
-        foretold = measure_activity(wide, x.double())
-        assert [one.operand(layer.layer) for layer in foretold] == pytest.approx([layer.rate for layer in foretold])
-        assert list(one.additions.values()) == [layer.accumulates for layer in foretold[1:]]
+        predicted = measure_activity(wide, x.double())
+        assert [one.operand(layer.layer) for layer in predicted] == pytest.approx([layer.rate for layer in predicted])
+        assert list(one.additions.values()) == [layer.accumulates for layer in predicted[1:]]
         assert one.differing == 0
         assert one.spikes > 1000
 
@@ -121,7 +121,7 @@ def test_a_single_clip_is_accounted_as_without_recordings(model, clips, activiti
     assert json.loads(json.dumps(ours, allow_nan=False)) == ours
 
 
-def test_a_rule_of_thumb_is_not_what_was_made(model, clips, activities):
+def test_additions_are_exact_not_estimated(model, clips, activities):
     """Rate times multiply-adds, twice: it reads the last step's spikes once too often and misses where they lie."""
     layers = energy_report(model, clips[0], "x")["layers"][1:]
     for layer in layers:

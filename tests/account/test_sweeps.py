@@ -3,8 +3,9 @@
 import pytest
 from tests.raising import raises
 
+from ripe_mambaspike.account.plots import plot_sweep
 from ripe_mambaspike.account.sweeps import SWEEPS, sweep
-from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.registry import model_config
 
 PAPER = {  # setting: (deployed, GFLOPs), Table flops
@@ -98,3 +99,16 @@ def test_fewer_positions_than_tokens():
 def test_the_baseline_cannot_be_swept():
     with raises(ConfigError, "model", mentions=("Mamba-Spike",)):
         sweep("time_steps", model_config("mamba-spike"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "start"), [("width.png", b"\x89PNG"), ("width.SVG", b"<?xml")])
+def test_the_plot_of_a_sweep(tmp_path, name, start):
+    plot_sweep(sweep("width", model_config("dvsgesture")), tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("name", ["width.txt", "nowhere/width.png"])
+def test_a_plot_that_cannot_be_written(tmp_path, name):
+    with raises(InputError, "plot", mentions=(name,)):
+        plot_sweep(sweep("width", model_config("dvsgesture")), tmp_path / name)

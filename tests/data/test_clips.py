@@ -17,7 +17,7 @@ from ripe_mambaspike.data.loading import BinnedDataset, load_dataset
 from ripe_mambaspike.data.settings import DataSettings
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import EventStore, current_key
-from ripe_mambaspike.data.store_index import PART_LETTERS, index_checksum
+from ripe_mambaspike.data.store_index import SPLIT_LETTERS, index_checksum
 from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.gesture_classes import CLASSES
@@ -60,7 +60,7 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
     path = home / other / "index.json"
     said = {**json.loads(path.read_text()), **index}
     for partition in said["cuts"].values():
-        partition["sizes"] = {part: partition["parts"].count(letter) for part, letter in PART_LETTERS.items()}
+        partition["sizes"] = {part: partition["parts"].count(letter) for part, letter in SPLIT_LETTERS.items()}
     path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
     return folder
 

@@ -15,7 +15,7 @@ from raising import raises
 from ripe_mambaspike import load_dataset
 from ripe_mambaspike.data import building, simulated
 from ripe_mambaspike.data.checking import source_state
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.loading import BinnedDataset
 from ripe_mambaspike.data.pictures import find_pictures, read_pictures
 from ripe_mambaspike.data.sets import list_dataset
@@ -134,7 +134,7 @@ def test_fewer_are_the_same_ones(make, tmp_path):
     named = split_names(tmp_path / "few", "sim-nmnist")
     whole = split_names(tmp_path / "out", "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 15, "val": 10, "test": 5}
-    assert all(set(named[part]) <= set(whole[part]) for part in PARTS)
+    assert all(set(named[part]) <= set(whole[part]) for part in SPLITS)
     few = load_dataset("sim-nmnist", tmp_path / "few", "train")
     assert np.bincount(few.labels, minlength=10).tolist() == [2] * 5 + [1] * 5
     every = load_dataset("sim-nmnist", tmp_path / "out", "train")

@@ -10,7 +10,7 @@ from raising import raises
 from ripe_mambaspike import load_dataset
 from ripe_mambaspike.data import simulated
 from ripe_mambaspike.data.checking import source_state
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.loading import BinnedDataset
 from ripe_mambaspike.data.pictures import find_pictures
 from ripe_mambaspike.data.sets.cifar10dvs import PUBLISHED as CIFAR_LISTS
@@ -100,7 +100,7 @@ def test_gestures(tmp_path, quick, monkeypatch):
     other = simulate_dataset("synthgesture", tmp_path / "other", seed=1, **counts)
     assert {path.name for path in other.folder.iterdir()} == {path.name for path in store.folder.iterdir()}
     assert other.index.shards[0].sha256 != store.index.shards[0].sha256
-    people = {part: {clip.person for clip in drawn if clip.part == part} for part in PARTS}
+    people = {part: {clip.person for clip in drawn if clip.part == part} for part in SPLITS}
     assert not people["train"] & people["test"]
     assert not people["val"] & (people["train"] | people["test"])
     assert len({clip.stream for clip in drawn}) == 66

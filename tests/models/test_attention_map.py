@@ -16,12 +16,12 @@ def test_the_background_is_zero_whatever_its_attention(background):
     assert found[1, 2, 3] == pytest.approx(0.5)  # mean over the channels, of which none cancels another
 
 
-def test_what_is_nearly_flat_counts_as_background():
+def test_small_contrast_counts_as_background():
     attention = 5 + 1e-3 * torch.rand(4, 8, 8)
     assert not attention_contrast(attention).any()
 
 
-def test_what_is_not_finite_stays_so():
+def test_non_finite_attention_stays_non_finite():
     attention = torch.zeros(2, 3, 3)
     attention[0, 1, 1] = torch.nan
     assert attention_contrast(attention).isnan().any()

@@ -1,4 +1,4 @@
-"""The causal network: no step hears of a later one, and a stream in pieces of any length equals one call."""
+"""The causal network: each step sees only earlier ones, and a stream in pieces of any length equals one call."""
 
 import pytest
 import torch
@@ -103,7 +103,7 @@ def test_chunking_in_float32():
                 torch.testing.assert_close(torch.cat([r.logits for r in runs], 1), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_future_is_not_heard():
+def test_later_steps_do_not_change_earlier_logits():
     """Whatever follows a step, its logits stay the same to the bit."""
     model = network()
     x = clip(8)
@@ -115,7 +115,7 @@ def test_the_future_is_not_heard():
     assert not torch.allclose(first[:, 5:], second[:, 5:])
 
 
-def test_the_past_is_heard():
+def test_earlier_steps_change_later_logits():
     model, x = network(), clip(2)
     other = x.clone()
     other[:, 0] = 0
@@ -246,7 +246,7 @@ def test_the_fused_path_without_gradients(form):
         torch.testing.assert_close(model(x), expected, rtol=1e-11, atol=1e-11)
 
 
-def test_the_operators_of_this_machine_train_it():
+def test_the_kernels_train_a_causal_network():
     """Float32 beside float64, a relaxed pass: nothing flips."""
     x = clip(4)
     results = []
@@ -264,7 +264,7 @@ def test_the_operators_of_this_machine_train_it():
 
 
 @pytest.mark.parametrize("mixer", ["transformer", "gru", "conv1d", "flat"])
-def test_mixers_that_wait_for_the_clip_are_refused(mixer):
+def test_bidirectional_mixers_are_refused(mixer):
     with raises(ConfigError, "mixer", mentions=("causal", mixer, "mamba or none")):
         create_model("nmnist", causal=True, mixer=mixer)
 

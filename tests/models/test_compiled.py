@@ -1,4 +1,4 @@
-"""PyTorch's compiler and exporter take the network whole, fused operators and all."""
+"""PyTorch's compiler and exporter take the whole network with its fused operators."""
 
 import pytest
 import torch

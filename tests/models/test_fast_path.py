@@ -123,7 +123,7 @@ def test_a_branchs_shift_gets_exactly_no_gradient(small, louder, events):
             assert all(not branch.norm.bias.grad.any() for branch in conv.branches)
 
 
-def test_passes_no_kernel_covers(small, events, caplog):
+def test_passes_without_kernels(small, events, caplog):
     x = events(16, 16, samples=2)
     with kernels("plain"):
         assert kernels_cover(small().eval(), x)
@@ -173,7 +173,7 @@ def test_per_channel_numbers_of_a_bfloat16_network_are_float32(small, events):
     assert {value.dtype for value in numbers if value is not None} == {torch.float32}
 
 
-def test_few_patches_through_every_branch_are_many_through_moments(small, louder, events, monkeypatch):
+def test_branch_by_branch_equals_moments(small, louder, events, monkeypatch):
     """On a CPU the number of patches chooses the way; both give the same pass, gradients and statistics."""
     x = events(19, 15, samples=2)
     taken = []

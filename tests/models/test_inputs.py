@@ -8,7 +8,7 @@ from ripe_mambaspike.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ("x", "said"),
+    ("x", "mentions"),
     [
         (torch.zeros(5, 2, 18, 18), ["(5, 2, 18, 18)", "(batch, steps, 2, height, width)"]),
         (torch.zeros(1, 5, 3, 18, 18), ["(1, 5, 3, 18, 18)"]),
@@ -21,12 +21,10 @@ from ripe_mambaspike.errors import InputError
         ([[1.0]], ["list"]),
     ],
 )
-def test_refused_in_one_sentence(small, x, said):
-    with pytest.raises(InputError) as caught:
+def test_invalid_inputs_are_refused_in_one_line(small, x, mentions):
+    with raises(InputError, "x", mentions=mentions) as caught:
         small()(x)
     assert "\n" not in str(caught.value)
-    for word in said:
-        assert word in str(caught.value)
 
 
 def test_more_tokens_than_positions(small, events):
@@ -34,7 +32,7 @@ def test_more_tokens_than_positions(small, events):
         small(num_tokens=10)(events(18))
 
 
-def test_the_baseline_is_made_for_one_resolution(tiny_baseline, events):
+def test_the_baseline_accepts_one_resolution(tiny_baseline, events):
     with raises(InputError, "x", mentions=("13×18", "18×13")):
         tiny_baseline()(events(18, 13))
     assert tiny_baseline(pool_size=2)(events(18, 13)).shape == (2, 1, 3)
@@ -71,7 +69,7 @@ def test_without_events_the_output_is_finite(small):
         assert small().train(training)(torch.zeros(2, 5, 2, 18, 18)).isfinite().all()
 
 
-def test_samples_do_not_see_each_other(small, louder, events):
+def test_samples_are_independent(small, louder, events):
     model = louder(small()).eval()
     x = events(samples=3)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""`labels.json` is written and read back the same, and anything else in its place is refused in one sentence."""
+"""`labels.json` is written and read back the same, and an invalid file is refused with its field."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def document():
     }
 
 
-def test_what_is_written_is_the_contract_and_reads_back(tmp_path):
+def test_labels_are_written_in_their_format_and_read_back(tmp_path):
     path = save_labels(LABELS, tmp_path)
     assert json.loads(path.read_text("utf-8")) == document()
     assert read_labels(tmp_path) == LABELS
@@ -60,13 +60,13 @@ def test_files_of_earlier_versions(tmp_path):
     assert read_labels(tmp_path) == OLD
 
 
-def test_a_network_that_no_run_made_has_names_all_the_same(tmp_path):
+def test_labels_without_a_training_run(tmp_path):
     plain = Labels(("a", "b"), None, None, 8, (16, 16), "time", False)
     save_labels(plain, tmp_path)
     assert read_labels(tmp_path) == plain
 
 
-def test_sixty_thousand_names_are_read_at_once(tmp_path):
+def test_sixty_thousand_names_are_read_quickly(tmp_path):
     made = document() | {"classes": [f"class {number}" for number in range(60_000)]}
     (tmp_path / "labels.json").write_text(json.dumps(made))
     assert len(read_labels(tmp_path).classes) == 60_000  # took 20 s when names were compared pair by pair
@@ -78,7 +78,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path):
         read_labels(tmp_path)
 
 
-def test_what_could_not_be_read_is_not_written(tmp_path):
+def test_labels_that_could_not_be_read_are_not_written(tmp_path):
     with raises(WeightsError, "classes", mentions=("clap",)):
         save_labels(replace(LABELS, classes=("clap", "clap")), tmp_path)
     with raises(WeightsError, path=tmp_path / "nowhere" / "labels.json"):
@@ -118,7 +118,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_member_is_named(tmp_path, case):
+def test_the_error_names_a_wrong_field(tmp_path, case):
     field, value, named, *values = WRONG[case]
     made = document()
     part = made["data"] if "." in field else made
@@ -130,7 +130,7 @@ def test_a_wrong_member_is_named(tmp_path, case):
 
 
 @pytest.mark.parametrize("field", ["classes", "data", "epoch", "protocol", "data.set", "data.grid", "data.binary"])
-def test_a_missing_member_is_named(tmp_path, field):
+def test_the_error_names_a_missing_field(tmp_path, field):
     made = document()
     part = made["data"] if "." in field else made
     del part[field.split(".")[-1]]
@@ -151,7 +151,7 @@ def test_missing(tmp_path):
         read_labels(tmp_path)
 
 
-def test_a_run_and_a_network_are_found(tmp_path):
+def test_find_checkpoint_in_a_run_and_a_network(tmp_path):
     run = tmp_path / "run"
     (run / "best").mkdir(parents=True)
     (run / "recipe.yaml").write_text("")
@@ -164,7 +164,7 @@ def test_a_run_and_a_network_are_found(tmp_path):
     assert find_checkpoint(run) == run
 
 
-def test_anything_else_is_no_checkpoint(tmp_path):
+def test_other_paths_are_not_checkpoints(tmp_path):
     (tmp_path / "weights.pt").write_bytes(b"x")
     for name in ("", "weights.pt", "nowhere", "x" * 5000, "a\0b"):
         with raises(WeightsError, path=tmp_path / name):

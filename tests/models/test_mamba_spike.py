@@ -14,8 +14,8 @@ def slow_encoder_layer(layer, x, pool):
         if potential is None:
             potential, spike = torch.zeros_like(drive), torch.zeros_like(drive)
         reset = (potential > 1).to(drive.dtype)
-        heard = F.conv2d(spike, layer.recurrent.weight, layer.recurrent.bias)
-        potential = 0.97 * potential + drive + heard - reset
+        recurrent = F.conv2d(spike, layer.recurrent.weight, layer.recurrent.bias)
+        potential = 0.97 * potential + drive + recurrent - reset
         spike = (potential > 1).to(drive.dtype)
         spikes.append(spike)
     return torch.stack(spikes, 1)

@@ -1,4 +1,4 @@
-"""How much memory a pass needs, and the sentence where there is less."""
+"""How much memory a pass needs, and the error if there is less."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_the_estimate_is_near_what_was_measured(name, batch, itemsize, passes, m
     assert measured / 1.5 < given < measured * 1.5
 
 
-def test_the_estimate_grows_with_what_is_asked():
+def test_the_estimate_grows_with_the_request():
     config = model_config("dvsgesture")
 
     def estimate(batch=2, steps=8, side=64, itemsize=2, training=False, passes=1, **fields):
@@ -140,34 +140,36 @@ def test_other_errors_stay_as_they_are(small, events, fail, choice, way):
 def test_precision_gradients_and_passes_count(small, events, left):
     model, x = small(), events(samples=32)
 
-    def said(passes=1, dtype=None):
+    def message(passes=1, dtype=None):
         return str(out_of_memory_error(FULL, model, x, passes, dtype))
 
     def needed(itemsize, training, passes=1):
         count = activation_bytes(model.config, x.shape, itemsize, training=training, passes=passes)
         return f" {count / MIB:.1f} MiB beyond"
 
-    assert said().startswith("a training pass of batch 32,")
-    assert needed(4, True) in said()
-    assert needed(4, True, 2) in said(2)
-    assert needed(2, True, 2) in said(2, torch.bfloat16)
+    assert message().startswith("a training pass of batch 32,")
+    assert needed(4, True) in message()
+    assert needed(4, True, 2) in message(2)
+    assert needed(2, True, 2) in message(2, torch.bfloat16)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert needed(2, False) in said()
+        assert needed(2, False) in message()
     assert len({needed(size, grad, n) for size in (2, 4) for grad in (True, False) for n in (1, 2)}) == 6
 
 
-def test_a_single_clip_cannot_be_made_fewer(small, events, left):
+def test_for_a_single_clip_the_hint_names_its_size(small, events, left):
     assert str(out_of_memory_error(FULL, small(), events(samples=1), 1)).endswith(
         "reduce the side or the number of steps"
     )
 
 
-def test_a_baseline_that_ran_out_is_told_without_an_estimate(tiny_baseline, events, left):
-    said = str(out_of_memory_error(FULL, tiny_baseline(), events(13, 18, steps=7)))
-    assert said.endswith("of batch 2, 7 steps of 13×18, ran out of memory on cpu with 3.00 GiB left; reduce the batch")
+def test_the_baseline_has_no_estimate(tiny_baseline, events, left):
+    message = str(out_of_memory_error(FULL, tiny_baseline(), events(13, 18, steps=7)))
+    assert message.endswith(
+        "of batch 2, 7 steps of 13×18, ran out of memory on cpu with 3.00 GiB left; reduce the batch"
+    )
 
 
-def test_nobody_says_what_is_free(small, events, monkeypatch):
+def test_the_message_without_known_free_memory(small, events, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: None)
     assert "ran out of memory on cpu; reduce" in str(out_of_memory_error(FULL, small(), events()))
 
@@ -178,7 +180,7 @@ def test_free_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: GIB)
-    assert free_memory(torch.device("cuda")) == 7 * GIB  # what PyTorch keeps and nobody uses is free too
+    assert free_memory(torch.device("cuda")) == 7 * GIB  # memory that PyTorch keeps unused is free too
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert free_memory(torch.device("cuda")) is None
 
@@ -196,12 +198,12 @@ def test_free_memory(monkeypatch):
     ],
     ids=["cuda", "cpu", "python", "ours", "windows", "triton", "cublas"],
 )
-def test_all_the_words_for_too_little(error):
+def test_out_of_memory_messages_are_recognized(error):
     assert is_memory_error(error)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of resource: shared memory"), KeyError("memory")], ids=repr)
-def test_other_words(error):
+def test_other_messages_are_not_memory_errors(error):
     assert not is_memory_error(error)
 
 
@@ -213,7 +215,7 @@ def test_a_real_failure(small, choice):
         small().eval()(x)
 
 
-def test_what_explains_lets_other_sentences_through(small, events):
+def test_other_errors_pass_through_the_context_manager(small, events):
     error = InputError("the input is wrong")
     with pytest.raises(InputError) as caught, explain_model_memory(small(), events()):
         raise error
@@ -257,7 +259,7 @@ def test_a_training_step_whose_backward_ran_out(small, events, left, monkeypatch
     assert all(map(torch.equal, weights, model.parameters()))
 
 
-def test_the_same_network_runs_once_there_is_room(small, events, fail, monkeypatch):
+def test_the_network_runs_after_memory_was_freed(small, events, fail, monkeypatch):
     model, x = create_model("nmnist", seed=0, time_steps=3).eval(), events(16, steps=3)
     with torch.no_grad():
         expected = model(x)

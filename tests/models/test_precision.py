@@ -31,7 +31,7 @@ def test_drop_path_follows_the_seed(small, events):
     assert not torch.equal(first, second)
 
 
-def test_uninitialised_memory_is_never_read(small, tiny_baseline, events, request):
+def test_uninitialized_memory_is_never_read(small, tiny_baseline, events, request):
     model, baseline, x, y = small(), tiny_baseline(), events(), events(13, 18)
     expected = there_and_back(model, x), baseline(y)
     request.getfixturevalue("poisoned_empty")

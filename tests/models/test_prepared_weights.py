@@ -170,7 +170,7 @@ def test_a_copy_has_weights_of_its_own(small, events):
             assert torch.equal(model(x), before)
 
 
-def test_training_prepares_anew(small, events, count):
+def test_training_prepares_the_weights_for_each_pass(small, events, count):
     model, x = small().train(), events()
     with kernels("plain"):
         for _ in range(2):
@@ -195,7 +195,7 @@ def test_inference_mode_and_functional_calls(small, events):
             assert torch.equal(model(x), first)
 
 
-def test_logits_are_tensors_like_any_other(small, events):
+def test_logits_are_not_inference_tensors(small, events):
     """Though they are computed in inference mode: gradients may flow through what is made of them."""
     model, x = small().eval(), events()
     with torch.no_grad():

@@ -95,18 +95,18 @@ def test_the_config_says_what_the_file_holds(small, tmp_path):
     assert document["dtype"] == "float32"
 
 
-def test_files_can_be_read_by_others(small, tmp_path):
+def test_files_are_readable_for_other_users(small, tmp_path):
     small().save_pretrained(tmp_path)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
 
 
-def test_shared_memory_does_not_end_in_the_file(small, tmp_path):
+def test_views_are_saved_without_their_storage(small, tmp_path):
     model = small()
     model.head.weight.data = torch.randn(24, 7).T  # not contiguous
     same_bits(model, from_pretrained(model.save_pretrained(tmp_path)))
 
 
-def test_a_file_in_the_folders_place_is_refused(small, tmp_path):
+def test_a_file_at_the_path_of_the_folder_is_refused(small, tmp_path):
     (tmp_path / "taken").write_text("hello")
     with raises(WeightsError, "folder", tmp_path / "taken"):
         small().save_pretrained(tmp_path / "taken")

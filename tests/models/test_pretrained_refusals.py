@@ -1,4 +1,4 @@
-"""Folders that cannot be loaded: one sentence that names the file, and nothing is unpickled."""
+"""Folders that cannot be loaded: the error names the file and the field, and nothing is unpickled."""
 
 import pickle
 import shutil
@@ -34,7 +34,7 @@ def test_a_missing_file(saved, name):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_folder_in_a_files_place(saved, name):
+def test_a_folder_at_the_path_of_a_file_is_refused(saved, name):
     (saved / name).unlink()
     (saved / name).mkdir()
     refused(saved, saved / name)
@@ -107,7 +107,7 @@ def test_a_config_that_is_not_text(saved):
         ("parameters", (), lambda d: d.update(parameters=None)),
     ],
 )
-def test_a_config_that_says_something_else(saved, field, values, change):
+def test_wrong_fields_of_the_config_are_refused(saved, field, values, change):
     rewrite_config(saved, change)
     refused(saved, saved / "config.json", field, *values, kind=(WeightsError, ConfigError))
 

@@ -1,4 +1,4 @@
-"""Networks by name: every config builds and runs, seeds hold, and what cannot be is refused in one sentence."""
+"""Networks by name: every config builds and runs, seeds hold, and invalid fields are refused."""
 
 import dataclasses
 
@@ -82,7 +82,7 @@ def test_overrides_reach_the_config():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "mentions"),
     [
         ({"time_stepz": 4}, ["time_stepz", "time_steps"]),
         ({"time_steps": 0}, ["time_steps", "0"]),
@@ -114,13 +114,10 @@ def test_overrides_reach_the_config():
         ({"mixer": "transformer", "embed_dims": (6, 8, 8)}, ["embed_dims", "(6, 8, 8)", "4"]),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(fields, said):
-    with pytest.raises(ConfigError) as caught:
+def test_invalid_fields_are_refused_in_one_line(fields, mentions):
+    with raises(ConfigError, mentions=mentions) as caught:
         create_model("dvsgesture", **fields)
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in said:
-        assert word in message
+    assert "\n" not in str(caught.value)
 
 
 def test_unknown_names_are_refused():
@@ -133,6 +130,6 @@ def test_unknown_names_are_refused():
 
 
 @pytest.mark.parametrize("name", RIPE + BASELINES)
-def test_configs_survive_their_dictionary(name):
+def test_configs_survive_a_round_trip_through_a_dictionary(name):
     config = model_config(name)
     assert type(config).from_dict(config.to_dict(), "test") == config

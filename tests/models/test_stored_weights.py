@@ -92,7 +92,7 @@ def test_the_file_has_values_under_their_own_names_and_scales_behind(network, st
     assert len(kinds) == len(network.state_dict()) + sum(one.scale is not None for one in stored.values())
 
 
-def test_float16_alone_is_called_so(network, stored, tmp_path):
+def test_float16_without_int8_is_named_float16(network, stored, tmp_path):
     halves = {name: Stored(network.get_parameter(name).detach().half(), None) for name in stored}
     assert (precision_of(halves), precision_of(stored)) == ("float16", "int8")
     save_pretrained(network, tmp_path, stored=halves)
@@ -101,7 +101,7 @@ def test_float16_alone_is_called_so(network, stored, tmp_path):
     assert torch.equal(loaded.head.bias, network.head.bias)
 
 
-def test_a_network_in_half_precision_is_still_one(network, tmp_path):
+def test_a_float16_network_is_loaded_as_float16(network, tmp_path):
     """Without stored weights a float16 network loads as float16, as ever."""
     save_pretrained(deepcopy(network).half(), tmp_path)
     assert from_pretrained(tmp_path).dtype == torch.float16
@@ -162,8 +162,8 @@ def with_int8_vector(tensors):
     tensors["head.bias"] = tensors["head.bias"].to(torch.int8)
 
 
-def with_a_stranger(tensors):
-    tensors["stranger"] = torch.ones(3)
+def with_an_unknown_tensor(tensors):
+    tensors["unknown"] = torch.ones(3)
 
 
 def with_a_short_matrix(tensors):
@@ -184,7 +184,7 @@ EDITS = {  # and the field and the values that the error names
     with_infinite_half: ("entry.shift", "finite"),
     with_int16: ("head.weight", "int16", "int8, float16 or float32"),
     with_int8_vector: ("head.bias", "int8"),
-    with_a_stranger: ("stranger",),
+    with_an_unknown_tensor: ("unknown",),
     with_a_short_matrix: ("head.weight", "(6, 24)", "(7, 24)"),
     without_a_matrix: ("head.weight",),
 }
@@ -232,14 +232,14 @@ def test_weights_of_another_network_are_not_written(network, small, stored, tmp_
     other = small(num_classes=9, form="deployed")
     with raises(WeightsError, "head.weight", mentions=((7, 24), (9, 24))):
         save_pretrained(other, tmp_path / "new", stored=stored)
-    with raises(WeightsError, "nobody"):
-        check_stored(network, {"nobody": stored["head.weight"]})
+    with raises(WeightsError, "other"):
+        check_stored(network, {"other": stored["head.weight"]})
     with raises(WeightsError, "head.weight", mentions=("float16", "scales")):
         to_file(network, {"head.weight": Stored(network.head.weight.detach().half(), stored["head.weight"].scale)})
     assert not (tmp_path / "new").exists()
 
 
-def test_what_was_put_into_a_file_comes_back(network, stored):
+def test_to_file_and_from_file_are_inverse(network, stored):
     tensors = from_file(to_file(network, stored), "int8", "here")
     assert list(tensors) == list(network.state_dict())
     assert all(tensor.dtype == torch.float32 for tensor in tensors.values())

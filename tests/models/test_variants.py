@@ -1,4 +1,4 @@
-"""Every field that may be overridden and every ablation: a pass there and back, every parameter reached."""
+"""Every field that may be overridden and every ablation: forward and backward, with a gradient for every parameter."""
 
 import re
 
@@ -55,7 +55,7 @@ def gradients(model, x):
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "dual-kernel"])
-def test_there_and_back(small, events, variant):
+def test_every_parameter_has_a_gradient(small, events, variant):
     model = small(**VARIANTS[variant])
     for name, gradient in gradients(model, events(steps=model.config.time_steps, samples=3)).items():
         assert gradient is not None, name
@@ -66,7 +66,7 @@ def test_there_and_back(small, events, variant):
             assert (gradient.abs().max() > 0) == (name not in UNREACHED.get(variant, ())), name
 
 
-def test_there_and_back_through_two_kernels(small, events):
+def test_gradients_through_two_kernels(small, events):
     """The kernels hold the filter already, so its coefficient is only kept to be read off."""
     model = small(form="dual-kernel")
     found = gradients(model, events())

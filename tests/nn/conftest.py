@@ -57,7 +57,7 @@ def twin_repconv(conv):
 
 
 @pytest.fixture(name="randomize")
-def randomise_fixture():
+def randomize_fixture():
     return randomize
 
 

@@ -1,7 +1,8 @@
-"""Running statistics measured anew: the mean over batches of each batch's own statistics."""
+"""Running statistics re-estimated: the mean over batches of each batch's own statistics."""
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 
 from ripe_mambaspike import create_model
@@ -57,7 +58,7 @@ def test_statistics_are_the_mean_over_the_batches(randomize, same, count):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_mode_and_momentum_are_left_as_they_were(training):
+def test_mode_and_momentum_are_restored(training):
     net = Net().double().train(training)
     net.second.momentum = 0.3
     recalibrate(net, batches())
@@ -66,7 +67,7 @@ def test_mode_and_momentum_are_left_as_they_were(training):
     assert (net.first.momentum, net.second.momentum) == (0.1, 0.3)
 
 
-def test_mode_and_momentum_come_back_after_an_error():
+def test_mode_and_momentum_are_restored_after_an_error():
     net = Net().double()
 
     def fail(x):
@@ -78,7 +79,7 @@ def test_mode_and_momentum_come_back_after_an_error():
     assert net.first.momentum == 0.1
 
 
-def test_a_function_to_run_is_run():
+def test_the_given_function_is_run():
     net = Net().double()
     seen = []
     recalibrate(net, batches(2), run=lambda x: seen.append(net(x)))
@@ -102,7 +103,7 @@ def test_loaders_of_clips_and_labels():
     assert all(map(torch.equal, plain.state_dict().values(), pairs.state_dict().values()))
 
 
-def test_as_many_batches_as_asked_for():
+def test_max_batches_limits_the_batches():
     few, first, data = Net().double(), Net().double(), batches(3)
     assert recalibrate(few, iter(data), max_batches=2) == 2
     recalibrate(first, data[:2])
@@ -111,12 +112,11 @@ def test_as_many_batches_as_asked_for():
 
 @pytest.mark.parametrize("loader", [[], [{"clips": None}], [("text",)], [()]])
 def test_loaders_without_clips(loader):
-    with pytest.raises(InputError) as caught:
+    with raises(InputError, "loader"):
         recalibrate(Net().double(), loader)
-    assert caught.value.field == "loader"
 
 
-def test_statistics_come_back_after_an_error():
+def test_statistics_are_restored_after_an_error():
     net = Net().double()
     recalibrate(net, batches(2))
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
@@ -132,6 +132,5 @@ def test_statistics_come_back_after_an_error():
 
 
 def test_a_network_without_statistics():
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, "model"):
         recalibrate(torch.nn.Linear(2, 2), batches(1))
-    assert caught.value.field == "model"

@@ -123,7 +123,7 @@ def test_the_size_of_a_block(width, count):
     assert size(BidirectionalMamba(width)) == count
 
 
-def test_the_mambas_start():
+def test_the_initialization_of_mamba():
     module = Mamba(256)
     assert module.dt_proj.weight.shape == (512, 16)
     torch.testing.assert_close(module.A_log.exp().detach(), torch.arange(1.0, 17).expand(512, -1))

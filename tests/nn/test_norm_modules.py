@@ -139,7 +139,7 @@ def batch(norm, seed=0):
     return 3 + 2 * torch.randn(shape, generator=generator)
 
 
-def test_pytorch_knows_it_for_a_batch_norm(norm):
+def test_it_is_a_batch_norm_for_pytorch(norm):
     assert isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
     assert set(norm.state_dict()) == {"weight", "bias", "running_mean", "running_var"}
     twin = copy.deepcopy(norm)
@@ -148,7 +148,7 @@ def test_pytorch_knows_it_for_a_batch_norm(norm):
         torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.Sequential(norm))
 
 
-def test_running_statistics_have_nothing_of_their_start(norm):
+def test_running_statistics_do_not_contain_their_initial_values(norm):
     norm.train()
     weighed, total = 0.0, 0.0
     for seed in range(4):
@@ -159,7 +159,7 @@ def test_running_statistics_have_nothing_of_their_start(norm):
     assert norm.num_batches_tracked == 4
 
 
-def test_momentum_as_it_is_for_those_who_ask(norm):
+def test_without_warm_up_the_plain_momentum_is_used(norm):
     norm.train()
     norm(batch(norm), ForwardMode(warm_up=False))
     assert float(norm.running_var.min()) > 0.9

@@ -147,7 +147,7 @@ def compare(case, shares, rank):
     out, of_input, of_parameters, statistics = run(made(case), x, slice(total))
     wanted = [out[mine], of_input[mine], *of_parameters, *statistics]
     counted = shares[rank] > 0
-    own = x[mine] if counted else torch.full_like(x[:2], 7.0)  # takes part, and must not be heard
+    own = x[mine] if counted else torch.full_like(x[:2], 7.0)  # takes part, but must not count
     with sync_batch_stats(len(own), total, counted=counted):
         assert joint_count(10 * len(own)) == 10 * total
         numbers = mine if counted else slice(2)
@@ -180,14 +180,14 @@ def differences(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("case", "share"), PAIRS)
-def test_as_one_batch_of_everything(differences, case, share):
+def test_synced_statistics_equal_those_of_one_batch(differences, case, share):
     # What joins the moments is exact; a network multiplies their rounding on its way.
     most = 1e-9 if "network" in case else 1e-12
     for found in differences:
         assert found[f"{case}: {share}"] < most
 
 
-def test_nothing_happens_alone():
+def test_without_sync_moments_are_unchanged():
     mean, variance = torch.randn(3), torch.rand(3)
     assert stats_sync() is None
     assert joint_count(5) == 5

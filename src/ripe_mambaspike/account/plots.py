@@ -1,11 +1,12 @@
 """A plot of a sweep: parameters and operations against the setting, ours and the paper's."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.account.sweeps import Sweep, SweepRow
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import write_file
 
 OURS, BASELINE, PAPER = "#1b6ca8", "#c1440e", "#666666"
 ENDINGS = (".png", ".svg", ".pdf")
@@ -46,17 +47,9 @@ def plot_sweep(sweep: Sweep, path: Path) -> None:
             axes.plot([], [], "x", color=PAPER, label="as the paper prints it")
         axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.suptitle(sweep.title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Save the figure atomically."""
-    try:
-        with atomic_write(path) as file:
-            figure.savefig(file, dpi=150, format=path.suffix[1:].lower())
-    except OSError as error:
-        message = f"plot: expected a writable file, got {path} ({error.strerror or error})"
-        raise InputError(message, field="plot") from error
+    image = io.BytesIO()
+    figure.savefig(image, dpi=150, format=path.suffix[1:].lower())
+    write_file(path, image.getvalue(), field="plot")
 
 
 def _line(axes: Any, rows: list[SweepRow], column: str, label: str, color: str, style: str = "-") -> None:

@@ -62,6 +62,11 @@ def _cost(config: RipeConfig) -> dict[str, float]:
     }
 
 
+def _row(setting: str, position: float, ours: dict[str, float], *paper: float | None) -> SweepRow:
+    """`paper` are the printed values of our columns, in their order."""
+    return SweepRow(setting, position, dict(zip(ours, paper, strict=True)), ours)
+
+
 def _resolution(config: RipeConfig) -> Sweep:
     paper = {  # Tables flops and resolution-scaling
         34: (0.875, 0.78, 4.79, 2.10, 43.8),
@@ -79,8 +84,7 @@ def _resolution(config: RipeConfig) -> Sweep:
             "its_projection": join / 1e6,
             "projection_share": 100 * join / baseline.deployed,
         }
-        theirs = (deployed, gflops, None, None, total, projection, share)
-        rows.append(SweepRow(f"{side}×{side}", side, dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(_row(f"{side}×{side}", side, ours, deployed, gflops, None, None, total, projection, share))
     units = {**COST_UNITS, "mamba_spike": "M", "its_projection": "M", "projection_share": "%"}
     odd = "At 34×34 the grid has 25 tokens; the odd one is kept here and was dropped in the paper's count (0.7756)."
     pruned = PRUNED.format(rows="224×224") + " (34×34 has 25 tokens and 48×48 has 36, all kept in it.)"
@@ -100,8 +104,7 @@ def _steps(config: RipeConfig) -> Sweep:
     for steps, (deployed, gflops, gmacs) in paper.items():
         cost = _cost(config.replace(time_steps=steps))
         ours = {**cost, "gmacs": cost["gflops"] / 2}
-        theirs = (deployed, gflops, None, None, gmacs)
-        rows.append(SweepRow(f"T {steps}", steps, dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(_row(f"T {steps}", steps, ours, deployed, gflops, None, None, gmacs))
     fits_nothing = "The paper's T-sweep MACs fit no part of the network; they are linear in T, as ours are."
     units = {**COST_UNITS, "gmacs": "G"}
     pruned = PRUNED.format(rows="all rows but T 16")
@@ -113,8 +116,7 @@ def _width(config: RipeConfig) -> Sweep:
     rows = []
     for widths, (deployed, gflops) in paper.items():
         ours = _cost(config.replace(stage_channels=widths, embed_dims=widths))
-        theirs = (deployed, gflops, None, None)
-        rows.append(SweepRow(str(list(widths)), widths[0], dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(_row(str(list(widths)), widths[0], ours, deployed, gflops, None, None))
     pruned = PRUNED.format(rows="the two wider rows")
     return Sweep("width", "Cost against the stages' and levels' width", COST_UNITS, rows, [COUNTER, pruned])
 
@@ -129,8 +131,7 @@ def _tokens(config: RipeConfig) -> Sweep:
         cost = _cost(config.replace(num_tokens=keep))
         ours = {name: value for name, value in cost.items() if name != "gflops_64_tokens"}
         setting = f"k {keep}" if keep else f"all {height * width}"
-        theirs = (0.875 if gflops else None, gflops, None)
-        rows.append(SweepRow(setting, keep or height * width, dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(_row(setting, keep or height * width, ours, 0.875 if gflops else None, gflops, None))
     units = {name: unit for name, unit in COST_UNITS.items() if name != "gflops_64_tokens"}
     return Sweep("num_tokens", "Cost against the tokens kept a step", units, rows, [COUNTER])
 

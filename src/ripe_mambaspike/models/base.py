@@ -152,9 +152,7 @@ class Model(nn.Module):
         """
         names = None if class_names is None else tuple(class_names)
         if names is not None and (len(set(names)) != num_classes or len(names) != num_classes):
-            raise ConfigError(
-                f"class_names: expected {num_classes} names that differ, got {len(names)}", field="class_names"
-            )
+            raise ConfigError.expected("class_names", f"{num_classes} names that differ", len(names))
         labels = self.labels
         if labels is None and names is not None:
             labels = Labels(names, None, None, self.config.time_steps, self.config.in_size, "time", binary=False)
@@ -163,7 +161,7 @@ class Model(nn.Module):
             labels = labels.with_classes(num_classes, names) if num_classes else None
         last = self.last_layer
         if not isinstance(last, nn.Linear | nn.Identity):
-            raise ConfigError(f"head: expected one that ends in a Linear, got a {type(last).__name__}", field="head")
+            raise ConfigError.expected("head", "one that ends in a Linear", f"a {type(last).__name__}")
         like = next(self.parameters())
         width = last.in_features if isinstance(last, nn.Linear) else self.num_features
         fresh = linear_head(width, num_classes).to(like.device, self.dtype)
@@ -181,10 +179,10 @@ class Model(nn.Module):
     def predict(self, x: Tensor) -> Tensor:
         """Class of every clip [B]: argmax of the logits' mean over the steps, taken in float32."""
         if self.num_classes == 0:
-            raise ConfigError("num_classes: expected at least 1 to predict a class, got 0", field="num_classes")
+            raise ConfigError.expected("num_classes", "at least 1 to predict a class", 0)
         logits = clip_logits(self(x))
         if not bool(logits.isfinite().all()):
-            raise InputError("x: expected clips with finite logits, got some with NaN or Inf", field="x")
+            raise InputError.expected("x", "clips with finite logits", "some with NaN or Inf")
         return logits.argmax(-1)
 
     def save_pretrained(self, folder: str | Path) -> Path:

@@ -52,7 +52,7 @@ def check_finite(x: Tensor) -> None:
     if not math.isfinite(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).item()):
         bad = x[~x.isfinite()]
         if len(bad):  # a sum of large numbers may overflow
-            raise InputError(f"x: expected finite numbers, got {float(bad[0])} at {len(bad)} of {x.numel()}", field="x")
+            raise InputError.expected("x", "finite numbers", f"{float(bad[0])} at {len(bad)} of {x.numel()}")
 
 
 def nan_where_not_finite(logits: Tensor, x: Tensor) -> Tensor:
@@ -86,5 +86,5 @@ def check_observe(names: Collection[str]) -> None:
     """Raise unless all of these can be observed."""
     unknown = [name for name in names if name not in OBSERVABLE]
     if isinstance(names, str) or unknown:
-        got = repr(names) if isinstance(names, str) else repr(unknown[0])
-        raise ConfigError(f"observe: expected some of {', '.join(OBSERVABLE)}, got {got}", field="observe")
+        got = repr(names if isinstance(names, str) else unknown[0])
+        raise ConfigError.expected("observe", f"some of {', '.join(OBSERVABLE)}", got)

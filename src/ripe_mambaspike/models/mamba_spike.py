@@ -108,12 +108,12 @@ class MambaSpike(Model):
         check_input(x, self.config.time_steps, self.dtype, training=self.training)
         if self.config.pool_size is None and tuple(x.shape[3:]) != self.config.in_size:
             given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.in_size))
-            raise InputError(f"x: expected {wanted}, the input size of the projection, got {given}", field="x")
+            raise InputError.expected("x", f"{wanted}, the input size of the projection", given)
 
     def run(self, x: Tensor, observe: Collection[str] = ()) -> Output:
         """A pass with all its outputs; only "spikes" can be observed."""
         if unknown := [name for name in observe if name != "spikes"]:
-            raise ConfigError(f"observe: expected 'spikes' for Mamba-Spike, got {unknown[0]!r}", field="observe")
+            raise ConfigError.expected("observe", "'spikes' for Mamba-Spike", repr(unknown[0]))
         spikes = self._encode(x)
         rates = torch.stack([layer.float().mean() for layer in spikes])
         logits = self.forward_head(self._tokens(spikes[-1]))

@@ -199,19 +199,14 @@ class RipeMambaSpike(Model):
             return None
         positions = token_scores.shape[-1]
         if self.config.num_tokens > positions:
-            raise InputError(
-                f"num_tokens: expected at most {positions}, the positions of this input's last grid, "
-                f"got {self.config.num_tokens}",
-                field="num_tokens",
-            )
+            wanted = f"at most {positions}, the positions of this input's last grid"
+            raise InputError.expected("num_tokens", wanted, self.config.num_tokens)
         return self.tokens.select(token_scores)
 
     def _check_causal(self) -> None:
         if not self.config.causal:
-            raise ConfigError(
-                f"causal: expected a causal network to run with a state, got '{self.name}', which reads whole clips",
-                field="causal",
-            )
+            got = f"'{self.name}', which reads whole clips"
+            raise ConfigError.expected("causal", "a causal network to run with a state", got)
         if (found := find_modification(self, (self.hierarchy,), TABLE)) is not None:
             raise modified_error(found, "run with a state")
 
@@ -226,25 +221,19 @@ class RipeMambaSpike(Model):
             return
         fits = indices.ndim == 2 and indices.shape[0] == samples and not indices.is_floating_point()
         if not fits or indices.numel() == 0 or int(indices.min()) < 0 or int(indices.max()) >= positions:
-            raise InputError(
-                f"token_indices: expected ints below {positions} of shape (batch {samples}, k), got "
-                f"{indices.dtype} of shape {tuple(indices.shape)}",
-                field="token_indices",
-            )
+            wanted = f"ints below {positions} of shape (batch {samples}, k)"
+            raise InputError.expected("token_indices", wanted, f"{indices.dtype} of shape {tuple(indices.shape)}")
 
     def modification(self) -> Modification | None:
-        own = overridden_method(
-            self, {name: self.package_methods[name] for name in ("front_end", "classify", "select")}
-        )
-        if own is not None:
+        methods = {name: method for name, method in self.package_methods.items() if name != "forward"}
+        if (own := overridden_method(self, methods)) is not None:
             return Modification("", own)
-        for name, kinds in PARTS.items():
-            if type(part := getattr(self, name)) not in kinds:
+        parts = {name: getattr(self, name) for name in PARTS}
+        for name, part in parts.items():
+            if type(part) not in PARTS[name]:
                 return Modification(name, f"is a {type(part).__name__}")
         table = WITH_DUAL_KERNELS if self.config.form == "dual-kernel" else TABLE
-        return find_modification(
-            self, (self.entry, self.stages, self.bridge, self.tokens, self.hierarchy, self.head), table
-        )
+        return find_modification(self, (*parts.values(), self.head), table)
 
     def parts(self) -> dict[str, nn.Module]:
         """The network's parts in the order of computation."""

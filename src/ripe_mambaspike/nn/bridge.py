@@ -38,8 +38,8 @@ def rates_on_grid(
         count = initial_state["count"] if initial_state else None
         rates, count = cumulative_rates(pooled, count, first_step=first_step)
         return rates, {"count": count}
-    faded = RateState(initial_state["count"], initial_state["weight"]) if initial_state else None
-    rates, left = leaky_rates(pooled, decay, faded)
+    before = RateState(initial_state["count"], initial_state["weight"]) if initial_state else None
+    rates, left = leaky_rates(pooled, decay, before)
     return rates, left._asdict()
 
 

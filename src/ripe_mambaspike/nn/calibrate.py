@@ -31,11 +31,11 @@ def recalibrate(
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
     if not norms:
-        raise ConfigError("model: expected norms with running statistics (the training form), got none", field="model")
+        raise ConfigError.expected("model", "norms with running statistics (the training form)", "none")
     batches = islice(_clips(loader), max_batches)
     first = next(batches, None)
     if first is None:
-        raise InputError("loader: expected at least one batch, got none", field="loader")
+        raise InputError.expected("loader", "at least one batch", "none")
     if device is None:
         device = next((parameter.device for parameter in model.parameters()), first.device)
     kept = [(norm.momentum, norm.num_batches_tracked, *_copies(norm)) for norm in norms]
@@ -65,9 +65,8 @@ def _clips(loader: Iterable[Any]) -> Iterator[Tensor]:
     for batch in loader:
         clips = batch[0] if isinstance(batch, tuple | list) and len(batch) else batch
         if not isinstance(clips, Tensor):
-            raise InputError(
-                f"loader: expected batches of clips or of (clips, labels), got a {type(batch).__name__}", field="loader"
-            )
+            wanted = "batches of clips or of (clips, labels)"
+            raise InputError.expected("loader", wanted, f"a {type(batch).__name__}")
         yield clips
 
 

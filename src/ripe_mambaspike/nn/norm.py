@@ -25,10 +25,8 @@ LOADED_BATCHES = 10**9  # num_batches_tracked of statistics from a file
 def check_statistics(count: int) -> None:
     """Statistics of a step are over `count` numbers a channel."""
     if count == 1:
-        raise InputError(
-            "x: expected more samples or a larger input for the statistics of training, got one sample on a 1×1 grid",
-            field="x",
-        )
+        wanted = "more samples or a larger input for the statistics of training"
+        raise InputError.expected("x", wanted, "one sample on a 1×1 grid")
 
 
 def is_captured(x: Tensor) -> bool:
@@ -154,9 +152,7 @@ class TimeBatchNorm(_Statistics):
             rows: Any = (select_steps(value, first_step, x.shape[1]) for value in self.scale_and_shift())
             return affine_over_time(x, *(value.to(self.weight.dtype) for value in rows))
         if not isinstance(first_step, int):
-            raise InputError(
-                "first_step: expected an int in training or a literal pass, got a tensor", field="first_step"
-            )
+            raise InputError.expected("first_step", "an int in training or a literal pass", "a tensor")
         steps = slice(first_step, first_step + x.shape[1])
         if self.training and stats_sync() is not None:
             return self.normalize_synced(x, mode, first_step)

@@ -46,11 +46,11 @@ class TokenSelection(nn.Module):
 
 def _highest(scores: Tensor, keep: int) -> Tensor:
     """`select` by counting the higher scores of every position: other runtimes have no stable sort."""
-    places = torch.arange(scores.shape[1], device=scores.device)
-    mine, other = scores.unsqueeze(2), scores.unsqueeze(1)
-    ahead = (other > mine) | ((other == mine) & (places < places.unsqueeze(1)))
-    rank = ahead.to(torch.int64).sum(2)
-    kept = torch.where(rank < keep, places, scores.shape[1])
+    index = torch.arange(scores.shape[1], device=scores.device)
+    own, other = scores.unsqueeze(2), scores.unsqueeze(1)
+    higher = (other > own) | ((other == own) & (index < index.unsqueeze(1)))
+    rank = higher.to(torch.int64).sum(2)
+    kept = torch.where(rank < keep, index, scores.shape[1])
     return torch.topk(kept, keep, dim=1, largest=False, sorted=True).values
 
 

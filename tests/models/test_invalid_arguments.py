@@ -1,4 +1,4 @@
-"""Input that used to slip through or end in a traceback: each gets one sentence."""
+"""Invalid arguments of the network's functions raise an error that names the argument."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def model():
     return create_model("dvsgesture", seed=0, **SMALL)
 
 
-def test_numpy_numbers_are_numbers():
+def test_numpy_numbers_are_accepted():
     made = create_model(
         "dvsgesture",
         num_classes=np.int64(5),
@@ -35,31 +35,31 @@ def test_numpy_numbers_are_numbers():
 
 
 @pytest.mark.parametrize("name", [["dvsgesture"], None, 3])
-def test_a_name_that_is_no_text(name):
+def test_a_name_that_is_not_a_string_is_refused(name):
     with raises(ConfigError, "model"):
         create_model(name)
 
 
 @pytest.mark.parametrize("seed", ["a", 1.5, True])
-def test_a_seed_that_is_no_whole_number(seed):
+def test_a_seed_that_is_not_an_int_is_refused(seed):
     with raises(ConfigError, "seed"):
         create_model("dvsgesture", seed=seed, **SMALL)
 
 
 @pytest.mark.parametrize("folder", [None, 3])
-def test_a_folder_that_is_no_path(folder, model):
+def test_a_folder_that_is_not_a_path_is_refused(folder, model):
     with raises(WeightsError, "folder"):
         from_pretrained(folder)
     with raises(WeightsError, "folder"):
         model.save_pretrained(folder)
 
 
-def test_fuse_of_something_else():
+def test_fusing_something_else_is_refused():
     with raises(ConfigError, mentions=("NoneType",)):
         fuse(None)
 
 
-def test_fuse_of_mixed_precision(model):
+def test_fusing_mixed_precision_is_refused(model):
     model.head.double()
     with raises(ConfigError, mentions=("float32", "float64")):
         fuse(model)
@@ -77,18 +77,18 @@ def test_a_state_of_another_size(model):
 @pytest.mark.parametrize(
     "indices", [torch.tensor([[0, 99]]), torch.tensor([[-1]]), torch.tensor([0]), torch.zeros(1, 2)]
 )
-def test_token_indices_that_fit_no_grid(model, indices):
+def test_token_indices_outside_the_grid_are_refused(model, indices):
     with raises(InputError, "token_indices"):
         model.eval().run(synthetic_clip(4, 18, 18), token_indices=indices)
 
 
-def test_one_sample_on_one_cell_cannot_be_normalised(model):
+def test_one_sample_on_one_cell_cannot_be_normalized(model):
     with raises(InputError, "x"):
         model.train()(synthetic_clip(4, 8, 8))
     assert model.eval()(synthetic_clip(4, 8, 8)).isfinite().all()
 
 
-def test_the_account_of_a_baseline_is_of_its_own_resolution():
+def test_the_account_of_a_baseline_needs_its_resolution():
     baseline = create_model("mamba-spike-nmnist", seed=0)
     with raises(InputError, "x", mentions=("34×34", "48×48")):
         account_clip(baseline, synthetic_clip(10, 48, 48), "a test")
@@ -97,7 +97,7 @@ def test_the_account_of_a_baseline_is_of_its_own_resolution():
     assert document["counted_at"] == {"time_steps": 4, "in_size": [34, 34]}
 
 
-def test_evaluation_puts_every_module_back(model):
+def test_every_module_gets_its_mode_back(model):
     def fail_inside():
         with eval_mode(model):
             assert not any(module.training for module in model.modules())
@@ -125,7 +125,7 @@ def test_spelling_of_choices_does_not_matter():
     assert config.neurons == ("lif", "silif", "csilif")
 
 
-def test_false_takes_a_part_out():
+def test_false_removes_a_part():
     config = create_model("dvsgesture", **SMALL, attention=False, bridge=False, repconv=False, tdm=False).config
     assert (config.attention, config.bridge) == ("none", "stage3")
     whole = create_model("dvsgesture", **SMALL, attention=True, bridge=True).config
@@ -135,6 +135,6 @@ def test_false_takes_a_part_out():
 @pytest.mark.parametrize(
     ("field", "value"), [("attention", None), ("mixer", False), ("neurons", ("lif", 3, "lif")), ("form", "")]
 )
-def test_what_is_no_choice(field, value):
+def test_unknown_choices_are_refused(field, value):
     with raises(ConfigError, field):
         create_model("dvsgesture", **{**SMALL, field: value})

@@ -1,4 +1,4 @@
-"""Networks saved by an earlier version, with its names for fields and tensors, load and give the answers of then."""
+"""Networks saved by an earlier version, with its names for fields and tensors, load and give the same logits."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SAVED = Path(__file__).parent / "saved_before"
 
 @pytest.mark.parametrize("name", ["training", "causal-int8", "mamba-spike"])
 @torch.no_grad()
-def test_they_give_the_answers_of_then(name, tmp_path):
+def test_networks_of_earlier_versions_give_the_same_logits(name, tmp_path):
     answers = load_file(SAVED / "answers.safetensors")
     model = from_pretrained(SAVED / name)
     model.save_pretrained(tmp_path)

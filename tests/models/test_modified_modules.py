@@ -1,10 +1,11 @@
-"""What a user hooks, subclasses or replaces is called: on the reference path, or not silently left out."""
+"""Modules that are hooked, subclassed or replaced are called, on the reference path."""
 
 import copy
 import logging
 
 import pytest
 import torch
+from tests.raising import raises
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrizations, parametrize
@@ -58,7 +59,7 @@ def both(model, x):
             return given, model(x)
 
 
-def test_the_package_s_own_network_takes_the_fused_path(model, x):
+def test_an_unmodified_network_takes_the_fused_path(model, x):
     with kernels("plain"):
         assert kernels_cover(model, x)
         assert model.modification() is None
@@ -107,7 +108,7 @@ def test_every_kind_of_module_can_be_replaced_by_a_subclass_or_a_method(model, x
             torch.testing.assert_close(given, untouched, rtol=1e-9, atol=1e-9)
 
 
-def test_in_training_too(small, events):
+def test_every_kind_of_module_can_be_hooked_in_training(small, events):
     x = events(19, 16, dtype=torch.float64)
     model = small().double().train()
     for kind, name in kinds(model).items():
@@ -130,7 +131,7 @@ def test_backward_hooks_fire(small, events):
     assert len(seen) == 2
 
 
-def test_a_neuron_that_raises_is_heard(small, events):
+def test_the_error_of_a_replaced_neuron_is_raised(small, events):
     class Raises(SiLIF):
         def forward(self, *given, **options):
             raise RuntimeError("called")
@@ -158,7 +159,7 @@ def test_a_module_of_an_unknown_type_is_called(small, louder, events):
     "name", ["head", "bridge.attention", "hierarchy.blocks.1.merge", "hierarchy.transitions.1.widen"]
 )
 @pytest.mark.parametrize("way", ["parametrized", "weight-norm", "hook-weight-norm", "no-bias"])
-def test_weights_made_on_the_way(small, louder, events, name, way):
+def test_parametrized_weights_take_the_reference_path(small, louder, events, name, way):
     model = louder(small()).eval()
     module = model.get_submodule(name)
     if way == "parametrized":
@@ -188,7 +189,7 @@ def test_weights_made_on_the_way(small, louder, events, name, way):
         lambda m: m.stages[0].second_conv.branches[1].convs.__setitem__(0, nn.Conv2d(8, 8, 1).double()),  # with a bias
     ],
 )
-def test_settings_that_the_operators_do_not_know(small, louder, events, change):
+def test_unsupported_settings_take_the_reference_path(small, louder, events, change):
     model = louder(small()).double().eval()
     x = events(dtype=torch.float64)
     _, before = both(model, x)
@@ -198,14 +199,14 @@ def test_settings_that_the_operators_do_not_know(small, louder, events, change):
     assert not torch.equal(given, before)
 
 
-def test_a_class_whose_forward_was_changed(small, events, monkeypatch):
+def test_a_patched_forward_is_called(small, events, monkeypatch):
     model = small().eval()
     monkeypatch.setattr(SiLIF, "forward", lambda *given, **options: 1 / 0)
     with torch.no_grad(), pytest.raises(ZeroDivisionError):
         model(events())
 
 
-def test_hooks_of_all_modules(small, events):
+def test_global_hooks_are_called(small, events):
     model = small().eval()
     seen = set()
     handle = register_module_forward_hook(lambda module, *_: seen.add(type(module).__name__))
@@ -227,7 +228,7 @@ def test_hooks_of_the_network_itself_stay_on_the_fused_path(small, events, monke
     assert seen == [1]
 
 
-def test_one_line_in_the_log(small, events, caplog):
+def test_a_modification_is_logged_once(small, events, caplog):
     log_once.cache_clear()
     model = small().eval()
     model.stages[0].first_neuron.register_forward_hook(lambda *given: None)
@@ -238,7 +239,7 @@ def test_one_line_in_the_log(small, events, caplog):
     assert "stages.0.first_neuron" in caplog.text
 
 
-def test_a_head_of_none_gives_features(small, events):
+def test_an_identity_head_gives_features(small, events):
     model = small().eval()
     model.head = nn.Identity()
     given, expected = both(model, events())
@@ -246,7 +247,7 @@ def test_a_head_of_none_gives_features(small, events):
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_mamba_spike_s_blocks(tiny_baseline, events):
+def test_hooks_in_mamba_spike_blocks_are_called(tiny_baseline, events):
     model, x = tiny_baseline().eval(), events(13, 18, steps=7)
     seen = []
     for module in (model.blocks[0].norm, model.blocks[1].mamba):
@@ -256,13 +257,12 @@ def test_mamba_spike_s_blocks(tiny_baseline, events):
     assert torch.equal(given, expected)
 
 
-def test_run_causal_refuses_what_it_would_not_call(small, events):
+def test_a_run_with_state_refuses_hooked_blocks(small, events):
     model = small(causal=True).eval()
     model.run(events(), state={})
     model.hierarchy.blocks[1].register_forward_hook(lambda *given: None)
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, "hierarchy.blocks.1"):
         model.run(events(), state={})
-    assert caught.value.field == "hierarchy.blocks.1"
 
 
 @pytest.mark.gpu
