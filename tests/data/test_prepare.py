@@ -331,8 +331,8 @@ def test_a_file_that_cannot_grow(digits, tmp_path):
     """A real limit of the system, met in the middle of a shard; without it the same command goes on."""
     command = [sys.executable, "-m", "ripe_mambaspike", "data", "prepare", "nmnist-600", "--root", str(digits)]
     command += ["--workers", "1"]
-    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))"
-    limited = f"import resource, os; {limit}; os.execv({command[0]!r}, {command!r})"
+    limit = "import resource, os; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))"
+    limited = f"{limit}; os.execv({command[0]!r}, {command!r})"
     done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True)
     assert done.returncode == 2
     assert "store: expected" in done.stderr
