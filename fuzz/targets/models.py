@@ -14,8 +14,8 @@ import torch
 from fuzz.mutate import dump, mutate, mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, read_labels, save_labels
-from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE, from_pretrained, save_pretrained
+from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE, Labels, read_labels, save_labels
+from ripe_mambaspike.models.pretrained import WEIGHTS_FILE, from_pretrained, save_pretrained
 from ripe_mambaspike.models.registry import create_model
 
 FIELDS: dict[str, Any] = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}

@@ -10,7 +10,7 @@ from pathlib import Path
 from fuzz.mutate import mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.archives import extract
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import read_store, verify_store
 from ripe_mambaspike.data.store_index import INDEX
@@ -48,8 +48,8 @@ def _use(store) -> None:  # type: ignore[no-untyped-def]
     """What training does with a store."""
     width, height = store.sensor_size
     for partition in store.partitions:
-        for part in PARTS:
-            for number in store.members(partition, part)[:4]:
+        for split in SPLITS:
+            for number in store.members(partition, split)[:4]:
                 clip = store.clip(int(number))
                 if len(clip) and (clip["x"].max() >= width or clip["y"].max() >= height):
                     raise WrongAnswer(f"clip {number} has events outside the {width}×{height} sensor")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.loading import load_dataset
 from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, save_calibration
 from ripe_mambaspike.events.simulate.pixel import Pixel
@@ -85,4 +85,4 @@ def packed(root: Path, path: Path) -> Path:
 
 def split_names(root, name):
     """The clips' names in each split of a prepared dataset."""
-    return {part: load_dataset(name, root, part).names for part in PARTS}
+    return {part: load_dataset(name, root, part).names for part in SPLITS}

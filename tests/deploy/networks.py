@@ -1,8 +1,21 @@
-"""Weights for tests of stored ones."""
+"""Variants of the network, and weights for tests of stored ones."""
 
 import torch
 
 from ripe_mambaspike.models.stored import Stored
+
+VARIANTS = [
+    *({"attention": kind} for kind in ("low-rank", "grouped", "sigmoid", "gate", "none")),
+    {"repconv": False},
+    {"tdm": False},
+    {"bridge": "stage3"},
+    {"attention": "none", "repconv": False, "tdm": False, "bridge": "stage3"},
+    *({"mixer": kind} for kind in ("transformer", "gru", "conv1d", "none", "flat")),
+    {"neurons": "lif"},
+    {"neurons": "csilif"},
+    {"head_hidden_size": 30},
+    {"time_steps": 1},
+]
 
 
 def as_int8(weight):

@@ -6,7 +6,7 @@ formats make of them is tested with each format.
 
 import pytest
 import torch
-from tests.deploy.networks import as_int8
+from tests.deploy.networks import VARIANTS, as_int8
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
@@ -22,25 +22,9 @@ from ripe_mambaspike.ops.mamba_inner import traced_scan
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.mamba_inner.traced_scan import CHUNK
 
-VARIANTS = [
+MORE_VARIANTS = [
     {},
-    {"attention": "low-rank"},
-    {"attention": "grouped"},
-    {"attention": "sigmoid"},
-    {"attention": "gate"},
-    {"attention": "none", "tdm": False, "bridge": "stage3"},
-    {"tdm": False},
-    {"bridge": "stage3"},
-    {"mixer": "transformer"},
-    {"mixer": "gru"},
-    {"mixer": "conv1d"},
-    {"mixer": "none"},
-    {"mixer": "flat"},
     {"num_tokens": 6},
-    {"neurons": "lif"},
-    {"neurons": "csilif"},
-    {"head_hidden_size": 30},
-    {"time_steps": 1},
     {"pool_ratios": (2, 3, 4)},
     {"causal": True},
     {"causal": True, "mixer": "none"},
@@ -72,7 +56,7 @@ def chained(graphs, x):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("fields", VARIANTS, ids=str)
+@pytest.mark.parametrize("fields", [*VARIANTS, *MORE_VARIANTS], ids=str)
 def test_every_variant_equals_the_reference(loud, fields, monkeypatch):
     model = fuse(loud(**{"time_steps": 3, **fields}).double(), quiet=True)
     for dtype, size, most in ((torch.float64, (21, 26), 1e-12), (torch.float32, (18, 18), 1e-5)):

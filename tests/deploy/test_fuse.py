@@ -1,9 +1,10 @@
-"""Fusion and the dual kernel: the same network, in float64 almost to the bit and in float32 to rounding."""
+"""Fusion and the dual kernel: the same outputs, to 1e-12 in float64 and to rounding in float32, for every variant."""
 
 import copy
 
 import pytest
 import torch
+from tests.deploy.networks import VARIANTS
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
@@ -197,3 +198,29 @@ def test_without_tdm_there_is_no_dual_kernel_form(loud):
     fuse(loud(tdm=False), quiet=True)
     with raises(ConfigError, "form", mentions="tdm"):
         dual_kernel(loud(tdm=False), quiet=True)
+
+
+MORE_VARIANTS = [{"num_tokens": 16}, {"neurons": "silif"}, {"stage_channels": (8, 8, 8)}]
+
+
+@pytest.mark.parametrize("fields", [*VARIANTS, *MORE_VARIANTS], ids=str)
+def test_every_variant_is_exact(loud, apart, fields):
+    model = loud(**fields).double()
+    fused = fuse(model, quiet=True)
+    error, flips, rate = apart(model, fused, torch.float64)
+    assert rate > 0.01
+    assert error <= 1e-12
+    assert flips == 0
+    if model.config.tdm:
+        error, flips, _ = apart(model, dual_kernel(fused, quiet=True), torch.float64)
+        assert error <= 1e-12
+        assert flips == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_float32_on_other_seeds_and_sizes(loud, apart, seed):
+    model = loud(seed=seed)
+    for side in (18, 21):
+        error, flips, _ = apart(model, fuse(model, quiet=True), torch.float32, side)
+        assert error <= 1e-6
+        assert flips == 0

@@ -25,6 +25,7 @@ CALIBRATION_FILE = "calibration.json"
 SENSOR = (34, 34)  # of N-MNIST
 FIRST_TWIN_SEED = 1_000_000
 MAX_ROUNDS = 100_000
+Report = Callable[..., None]
 
 
 class RecordedPictures(NamedTuple):
@@ -36,13 +37,7 @@ class RecordedPictures(NamedTuple):
 
 
 def calibrate_camera(
-    real: Path,
-    images: Path,
-    out: Path,
-    *,
-    rounds: int = 240,
-    keep: bool = False,
-    progress: Callable[..., None] = lambda *_: None,
+    real: Path, images: Path, out: Path, *, rounds: int = 240, keep: bool = False, progress: Report = lambda *_: None
 ) -> dict[str, Any]:
     """Fit pixel and saccades on two thirds of 600 N-MNIST recordings, compare on the other third, and report in `out`.
 

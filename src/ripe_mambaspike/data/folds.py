@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import NONE, PARTS, TEST, TRAIN, UNSPLIT, Clip, hash_rank, hold_out_validation
+from ripe_mambaspike.data.listing import NONE, SPLITS, TEST, TRAIN, UNSPLIT, Clip, hash_rank, hold_out_validation
 from ripe_mambaspike.data.store import EventStore
 from ripe_mambaspike.errors import ConfigError, DataError
 
@@ -19,7 +19,7 @@ def folds_of(store: EventStore, partition: str, folds: int, fold: int) -> dict[s
         raise DataError.expected(
             "data.partition", f"one of {', '.join(store.partitions)}", repr(partition), path=store.folder
         )
-    used = [store.members(partition, part) for part in PARTS] if partition != UNSPLIT else [np.arange(len(store))]
+    used = [store.members(partition, split) for split in SPLITS] if partition != UNSPLIT else [np.arange(len(store))]
     members = np.sort(np.concatenate(used))
     if not 2 <= folds <= len(members):
         raise ConfigError.expected("data.folds", f"0, or from 2 to the {len(members)} clips", folds)
@@ -35,4 +35,4 @@ def folds_of(store: EventStore, partition: str, folds: int, fold: int) -> dict[s
     for turn, at in enumerate(ordered):
         parts[at] = TEST if turn % folds == fold else TRAIN
     parts = hold_out_validation(f"{store.name}/folds/{fold}", clips, parts)
-    return {part: members[[at for at, given in enumerate(parts) if given == part]] for part in PARTS}
+    return {split: members[[at for at, given in enumerate(parts) if given == split]] for split in SPLITS}

@@ -10,7 +10,7 @@ from typing import Any
 from ripe_mambaspike.errors import DataError
 
 TRAIN, VALIDATION, TEST, NONE = "train", "val", "test", ""
-PARTS = (TRAIN, VALIDATION, TEST)
+SPLITS = (TRAIN, VALIDATION, TEST)
 UNSPLIT = "unsplit"  # the partition of a dataset without splits
 VALIDATION_SHARE = 0.1  # of a class's training clips, kept for validation
 
@@ -39,12 +39,12 @@ class Partition:
 
     name: str
     parts: tuple[str, ...]
-    checksum: str  # of the names in each part
+    checksum: str  # of the names in each split
     published: bool  # whether this is the complete split used in the literature
 
     def sizes(self) -> dict[str, int]:
         counted = Counter(self.parts)
-        return {part: counted[part] for part in PARTS}
+        return {split: counted[split] for split in SPLITS}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def make_partition(
     name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | bool | None = None
 ) -> Partition:
     """`published` is the checksum of the literature's list, or whether this is that list."""
-    checksum = checksum_of((part, clip.name) for clip, part in zip(clips, parts, strict=True) if part)
+    checksum = checksum_of((split, clip.name) for clip, split in zip(clips, parts, strict=True) if split)
     return Partition(name, tuple(parts), checksum, published is True or checksum == published)
 
 
@@ -102,8 +102,8 @@ def make_listing(
 
 
 def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
-    """The checksum of the sorted `part name` lines, which does not depend on the order of the files."""
-    text = "".join(f"{part} {name}\n" for part, name in sorted(lines))
+    """The checksum of the sorted `split name` lines, which does not depend on the order of the files."""
+    text = "".join(f"{split} {name}\n" for split, name in sorted(lines))
     return _hash(text)
 
 
@@ -123,8 +123,8 @@ def hold_out_validation(
     """Move a share of each class's training clips to validation, at least one if there are several."""
     held = list(parts)
     by_class: dict[int, list[int]] = {}
-    for index, (clip, part) in enumerate(zip(clips, parts, strict=True)):
-        if part == TRAIN:
+    for index, (clip, split) in enumerate(zip(clips, parts, strict=True)):
+        if split == TRAIN:
             by_class.setdefault(clip.label, []).append(index)
     for members in by_class.values():
         take = min(len(members) - 1, max(1, round(share * len(members))))
@@ -144,7 +144,7 @@ def without_files(listing: Listing, paths: Collection[str]) -> Listing:
         raise DataError.expected(name, "a class with a recording that can be read", "none")
     kept = [source.path not in paths for source in listing.sources for _ in source.clips]
     partitions = {
-        name: make_partition(name, clips, [part for part, stays in zip(partition.parts, kept, strict=True) if stays])
+        name: make_partition(name, clips, [split for split, stays in zip(partition.parts, kept, strict=True) if stays])
         for name, partition in listing.partitions.items()
     }
     return replace(listing, sources=sources, partitions=partitions)

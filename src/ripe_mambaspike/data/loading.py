@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import PARTS, UNSPLIT
+from ripe_mambaspike.data.listing import SPLITS, UNSPLIT
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.store import EventStore, open_store
 from ripe_mambaspike.errors import DataError
@@ -34,8 +34,8 @@ def load_dataset(
     store_key: one of several preparations, by its key (`ripe data list`); by default the current one
     """
     dataset_info(name)
-    if split not in PARTS:
-        raise DataError.expected("split", f"one of {', '.join(PARTS)}", repr(split))
+    if split not in SPLITS:
+        raise DataError.expected("split", f"one of {', '.join(SPLITS)}", repr(split))
     if store is None and root is None:
         raise DataError.expected("root", "a root or a store", "neither")
     folder = Path(os.fspath(store)) if store is not None else Path(os.fspath(root or "")) / STORE
@@ -50,7 +50,7 @@ def load_dataset(
         raise DataError.expected("partition", "a dataset with a split", "one without", path=opened.folder, hint=hint)
     members = opened.members(chosen, split)
     if not len(members):
-        raise DataError.expected("split", f"a part of {name} ({chosen}) with clips", split, path=opened.folder)
+        raise DataError.expected("split", f"a split of {name} ({chosen}) with clips", split, path=opened.folder)
     return EventDataset(opened, chosen, split, members)
 
 

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.listing import NONE, TEST, TRAIN
-from ripe_mambaspike.data.sets.folder import PART_NAMES
+from ripe_mambaspike.data.sets.folder import SPLIT_NAMES
 from ripe_mambaspike.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 IDX = re.compile(r"(train|t10k)[-.](images|labels)[-.]idx[13][-.]ubyte(\.gz)?")
-IDX_PARTS = {"train": TRAIN, "t10k": TEST}
+IDX_SPLITS = {"train": TRAIN, "t10k": TEST}
 MIN_SIDE, MAX_SIDE = 8, 4096  # of a picture's side
 EXPECTED = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file"
 READ_ERRORS = (
@@ -176,10 +176,10 @@ def _list_tree(source: Path, names: Sequence[str]) -> Pictures:
     if not paths:
         raise DataError.expected("images", EXPECTED, "no pictures", path=source)
     while all(len(parts) > 2 for parts in paths.values()) and len({parts[0] for parts in paths.values()}) == 1:
-        if next(iter(paths.values()))[0].lower() in PART_NAMES:
+        if next(iter(paths.values()))[0].lower() in SPLIT_NAMES:
             break
         paths = {name: parts[1:] for name, parts in paths.items()}
-    split = all(len(parts) == 3 and parts[0].lower() in PART_NAMES for parts in paths.values())
+    split = all(len(parts) == 3 and parts[0].lower() in SPLIT_NAMES for parts in paths.values())
     for name, parts in paths.items():
         if len(parts) != (3 if split else 2):
             raise DataError.expected("images", "class/picture or train/class/picture", name, path=source / name)
@@ -188,7 +188,7 @@ def _list_tree(source: Path, names: Sequence[str]) -> Pictures:
     listed = []
     for name, parts in paths.items():
         digits = re.findall(r"[0-9]+", parts[-1].rsplit(".", 1)[0])
-        part = PART_NAMES[parts[0].lower()] if split else NONE
+        part = SPLIT_NAMES[parts[0].lower()] if split else NONE
         listed.append(Picture(name, labels[parts[-2]], part, int(digits[-1]) if digits else -1))
     listed.sort(key=lambda picture: (picture.part, picture.label, picture.number, picture.member))
     return Pictures(source, classes, tuple(listed))
@@ -204,7 +204,7 @@ def _list_idx(folder: Path, files: Sequence[Path]) -> Pictures:
                 raise DataError.expected("images", "every file once", f"'{kept}' and '{path}'", path=folder)
     listed: list[Picture] = []
     highest = 0
-    for stem, part in IDX_PARTS.items():
+    for stem, part in IDX_SPLITS.items():
         images, labels = found.get((stem, "images")), found.get((stem, "labels"))
         if images is None and labels is None:
             continue

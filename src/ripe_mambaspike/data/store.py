@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.sets.registry import dataset_info
-from ripe_mambaspike.data.store_index import HINT, INDEX, PART_LETTERS, StoreIndex, read_index
+from ripe_mambaspike.data.store_index import HINT, INDEX, SPLIT_LETTERS, StoreIndex, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
 from ripe_mambaspike.files import atomic_write, read_regular
@@ -77,10 +77,10 @@ class EventStore:
     def __len__(self) -> int:
         return len(self.index.clips.name)
 
-    def members(self, partition: str, part: str) -> NDArray[np.int64]:
-        """The clips of one part."""
+    def members(self, partition: str, split: str) -> NDArray[np.int64]:
+        """The clips of one split."""
         letters = np.frombuffer(self.index.partitions[partition].parts.encode(), "S1")
-        return np.flatnonzero(letters == PART_LETTERS[part].encode())
+        return np.flatnonzero(letters == SPLIT_LETTERS[split].encode())
 
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""

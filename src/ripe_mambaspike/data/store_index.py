@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ripe_mambaspike.data.listing import PARTS, Listing
+from ripe_mambaspike.data.listing import SPLITS, Listing
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.schema import Document, convert, read_json
 
 INDEX = "index.json"
 LAYOUT_VERSION = 1  # increased when the stored data for the same source changes
-PART_LETTERS = dict(zip(PARTS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
+SPLIT_LETTERS = dict(zip(SPLITS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
 MAX_INDEX_BYTES = 256 << 20  # N-MNIST's 70,000 clips take 15 MiB
 MAX_EVENTS = 1 << 40
 MAX_TIME = 1 << 62
@@ -50,7 +50,7 @@ COLUMNS = ClipTable.__struct_fields__
 class PartitionEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One way the clips are split."""
 
-    parts: str  # a letter for each clip, see `PART_LETTERS`
+    parts: str  # a letter for each clip, see `SPLIT_LETTERS`
     checksum: str
     published: bool
     sizes: dict[str, int]
@@ -108,7 +108,7 @@ def describe_listing(listing: Listing) -> dict[str, Any]:
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in listing.options.items()},
         "cuts": {
             name: {
-                "parts": "".join(PART_LETTERS.get(part, "-") for part in partition.parts),
+                "parts": "".join(SPLIT_LETTERS.get(split, "-") for split in partition.parts),
                 "checksum": partition.checksum,
                 "published": partition.published,
                 "sizes": partition.sizes(),
@@ -145,13 +145,13 @@ def check_index(index: StoreIndex, path: Path) -> None:
     _check_clips(index, require)
     for name, partition in index.partitions.items():
         lettered = len(partition.parts) == len(index.clips.name) and set(partition.parts) <= {
-            *PART_LETTERS.values(),
+            *SPLIT_LETTERS.values(),
             "-",
         }
         wanted = f"a letter of rvt- for each of the {len(index.clips.name)} clips"
         require(lettered, f"cuts.{name}.parts", wanted, repr(partition.parts[:60]))
         counted = Counter(partition.parts)
-        sizes = {part: counted[letter] for part, letter in PART_LETTERS.items()}
+        sizes = {split: counted[letter] for split, letter in SPLIT_LETTERS.items()}
         require(partition.sizes == sizes, f"cuts.{name}.sizes", str(sizes), partition.sizes)
 
 

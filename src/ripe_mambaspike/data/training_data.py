@@ -10,7 +10,7 @@ import numpy as np
 from ripe_mambaspike.data.clip_cache import Indices
 from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.folds import folds_of
-from ripe_mambaspike.data.listing import PARTS, TEST, TRAIN, VALIDATION
+from ripe_mambaspike.data.listing import SPLITS, TEST, TRAIN, VALIDATION
 from ripe_mambaspike.data.loading import EventDataset, load_dataset
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.settings import DataSettings, resolved_grid, root_of, with_grid
@@ -64,8 +64,8 @@ class TrainingData:
         events = self._events(TEST)
         return Clips([events], [events.labels], self.settings)
 
-    def _events(self, part: str) -> EventDataset:
-        return EventDataset(self.store, self.partition, part, self.members[part])
+    def _events(self, split: str) -> EventDataset:
+        return EventDataset(self.store, self.partition, split, self.members[split])
 
     @cached_property
     def duration_us(self) -> int:
@@ -129,13 +129,13 @@ def open_data(data: DataSettings) -> TrainingData:
     else:
         train = load_dataset(data.dataset, root, TRAIN, partition=data.partition, store_key=data.store)
         store, partition = train.store, train.partition
-        members = {part: store.members(partition, part) for part in PARTS}
+        members = {split: store.members(partition, split) for split in SPLITS}
     if not data.validation:
         members[TRAIN] = np.sort(np.concatenate((members[TRAIN], members[VALIDATION])))
         members[VALIDATION] = members[VALIDATION][:0]
-    for part in (TRAIN, TEST):  # fail now rather than after training
-        if not len(members[part]):
-            raise DataError.expected(part, f"clips of {data.dataset} ({partition})", "none", path=store.folder)
+    for split in (TRAIN, TEST):  # fail now rather than after training
+        if not len(members[split]):
+            raise DataError.expected(split, f"clips of {data.dataset} ({partition})", "none", path=store.folder)
     return TrainingData(with_grid(data, store.sensor_size), root, store, partition, members)
 
 
@@ -180,12 +180,12 @@ def _open_extra(text: str, data: TrainingData) -> ExtraDataset:
         got = f"{len(events.classes)} of {text!r} ({only_one!r} is in only one of them)"
         raise DataError.expected("data.extra", wanted, got)
     if not data.settings.validation:
-        parts = [events.store.members(events.partition, part) for part in (TRAIN, VALIDATION)]
+        parts = [events.store.members(events.partition, split) for split in (TRAIN, VALIDATION)]
         events = EventDataset(events.store, events.partition, TRAIN, np.sort(np.concatenate(parts)))
     members = events.members
     if "folder" not in (name, data.store.name):
         names = data.store.index.clips.name
-        held = {names[member] for part in (VALIDATION, TEST) for member in data.members[part]}
+        held = {names[member] for split in (VALIDATION, TEST) for member in data.members[split]}
         members = members[[clip not in held for clip in events.names]]
     kept = EventDataset(events.store, events.partition, TRAIN, members)
     renumbered = np.array([data.classes.index(each) for each in events.classes], np.int64)

@@ -69,10 +69,10 @@ def convert_recording(
     source, target = Path(os.fspath(source)), Path(os.fspath(target))
     check_target(target)
     if not force and _exists(target):
-        raise InputError(f"{target}: expected a new file, or --force to replace it; it exists", path=target)
+        raise InputError.expected("target", "a new file, or --force to replace it", "one that exists", path=target)
     recording = read(source, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
     if _exists(target) and target.samefile(source):
-        raise InputError(f"{target}: expected another file than the recording itself", path=target)
+        raise InputError.expected("target", "another file than the recording", "the recording itself", path=target)
     if turn:
         recording = recording.turned()
     try:
@@ -82,7 +82,7 @@ def convert_recording(
             kept_size = _read_back(recording, trial, target)
             size = trial.replace(target).stat().st_size
     except OSError as error:
-        raise InputError(f"{target}: cannot be written ({error.strerror or error})", path=target) from error
+        raise InputError.expected("target", "a file that can be written", error, path=target) from error
     return Conversion(recording, size, kept_size == recording.sensor_size)
 
 
@@ -90,7 +90,7 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})", path=path) from error
+        raise InputError.expected("target", "a file that can be written", error, path=path) from error
 
 
 def _read_back(recording: Recording, path: Path, target: Path) -> Size:

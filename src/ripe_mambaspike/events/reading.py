@@ -38,9 +38,6 @@ from ripe_mambaspike.events.source import (
 )
 
 HEAD_BYTES = 1 << 13
-OUTSIDE = "outside"
-BACKWARDS = "backwards"
-NEGATIVE = "negative"
 MAX_METADATA_CHARS = 500  # of one entry; a header can have any number of characters
 
 
@@ -129,7 +126,7 @@ class OpenRecording:
         self.declared_size = options.sensor_size or source.sensor_size
         self.size_from = "the caller" if options.sensor_size else "the file" if source.sensor_size else "the events"
         self.events = 0  # read so far
-        self.problems: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0, NEGATIVE: 0}
+        self.outside = self.backwards = self.negative = 0  # events outside the sensor, and of such times
         self._source = source
         self._last: int | None = None
         if self.declared_size and not is_size(self.declared_size):
@@ -179,16 +176,14 @@ class OpenRecording:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One sentence per kind of problem found so far."""
-        sentences = []
-        if count := self.problems[OUTSIDE]:
-            width, height = self.sensor_size
-            sentences.append(f"{_events(count)} outside the {width}×{height} sensor left out")
-        if count := self.problems[BACKWARDS]:
-            sentences.append(f"times run backwards at {_events(count)}")
-        if count := self.problems[NEGATIVE]:
-            sentences.append(f"times before 0 at {_events(count)}")
-        sentences += [f"{_events(count)} that {why} left out" for why, count in self._source.left_out.items()]
-        return tuple(sentences)
+        width, height = self.sensor_size
+        found = [
+            (self.outside, f"{{}} outside the {width}×{height} sensor left out"),
+            (self.backwards, "times run backwards at {}"),
+            (self.negative, "times before 0 at {}"),
+            *((count, f"{{}} that {why} left out") for why, count in self._source.left_out.items()),
+        ]
+        return tuple(sentence.format(_events(count)) for count, sentence in found if count)
 
     def warn(self) -> None:
         for sentence in self.warnings:
@@ -203,17 +198,17 @@ class OpenRecording:
         if not -MAX_TIME < low <= high < MAX_TIME:
             raise ReadError.expected("t", "times between −2⁶² and 2⁶² µs", low if low <= -MAX_TIME else high)
         if low < 0:
-            self.problems[NEGATIVE] += int(np.count_nonzero(times < 0))
+            self.negative += int(np.count_nonzero(times < 0))
         if self._last is not None and times[0] < self._last:
             back += 1
         self._last = int(times[-1])
-        self.problems[BACKWARDS] += back
+        self.backwards += back
         right, bottom = int(piece["x"].max()), int(piece["y"].max())
         if self.declared_size is None:
             self.corner = (max(self.corner[0], right), max(self.corner[1], bottom))
         elif right >= self.declared_size[0] or bottom >= self.declared_size[1]:
             inside = (piece["x"] < self.declared_size[0]) & (piece["y"] < self.declared_size[1])
-            self.problems[OUTSIDE] += len(piece) - int(np.count_nonzero(inside))
+            self.outside += len(piece) - int(np.count_nonzero(inside))
             piece = piece[inside]
         self._check_strict(f" by event {before + len(times)}")
         return piece

@@ -116,7 +116,8 @@ def test_events_and_bins_agree_and_variation_varies(pictures):
 
 
 def test_saved_and_loaded(tmp_path):
-    varied = replace(TRUE, variation=Variation(0.2, 0.1, delay_us=(1.0, 2.0, 3.0)))
+    saccades = replace(TRUE.saccades, scale=(1.0, 0.9))
+    varied = replace(TRUE, saccades=saccades, variation=Variation(0.2, 0.1, delay_us=(1.0, 2.0, 3.0)))
     assert load_calibration(save_calibration(varied, tmp_path / "a.json")) == varied
     shipped = load_calibration()
     assert shipped.saccades.inverted

@@ -109,6 +109,14 @@ def test_an_unprintable_title(make):
     assert Reader(page(make(), None, None, "bad \udcff\x00\u2028name")).text["h1"] == ["bad ? name"]
 
 
+def test_json_cannot_close_the_script(make, monkeypatch):
+    hostile = {"a": "</script><!--&"}
+    monkeypatch.setattr(module, "_data", lambda *_: hostile)
+    reader = Reader(page(make(), None, None, None))
+    assert reader.data == hostile
+    assert not set(reader.text["script"][0]) & set("<>&")
+
+
 def test_it_needs_nothing_from_outside(make):
     data = page(make(), None, None, "name")
     reader = Reader(data)

@@ -2,7 +2,7 @@
 
 The lists come with the set (`train.txt`, `val.txt`, `test.txt`: `path label` a line) and are known here by their
 checksums. As published they are not disjoint: all 555 recordings of person 4 stand in `val.txt` and in `test.txt`. They
-stay in the test part alone, which leaves 14,773 / 3,180 / 4,093 and no person in two parts.
+stay in the test split alone, which leaves 14,773 / 3,180 / 4,093 and no person in two splits.
 """
 
 import hashlib
@@ -10,14 +10,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import PARTS, TEST, VALIDATION, Listing, make_listing
+from ripe_mambaspike.data.listing import SPLITS, TEST, VALIDATION, Listing, make_listing
 from ripe_mambaspike.data.mirrors import DownloadInfo
 from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
 
 SENSOR = (320, 240)
 CLASSES = tuple(f"action_{number}" for number in range(1, 201))
-SIZES = {"train": 14_773, "val": 3_180, "test": 4_093}
 LISTS = {
     "train": "ee5551c09cd4c7e7f14b9df7369b60a3689d03d67661bc4e2f8c8772c8c8949b",
     "val": "f1f27047d2944a76bcf29d06eb26c5512e7a19e6d25751ba63aaf88002831e05",
@@ -44,9 +43,9 @@ DOWNLOAD = DownloadInfo(
 def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
     """`lists` is the folder of the three lists; the root, or a folder in it, when none is given."""
     folder = _find_lists(root, files) if lists is None else Path(lists)
-    texts = {part: _read(folder / f"{part}.txt") for part in PARTS}
-    official = all(hashlib.sha256(texts[part]).hexdigest() == LISTS[part] for part in PARTS)
-    named = {part: _parse(texts[part], folder / f"{part}.txt") for part in PARTS}
+    texts = {split: _read(folder / f"{split}.txt") for split in SPLITS}
+    official = all(hashlib.sha256(texts[split]).hexdigest() == LISTS[split] for split in SPLITS)
+    named = {split: _parse(texts[split], folder / f"{split}.txt") for split in SPLITS}
     tested = set(named[TEST])
     shared = len(tested & set(named[VALIDATION]))
     named[VALIDATION] = {name: label for name, label in named[VALIDATION].items() if name not in tested}
@@ -62,7 +61,7 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
         name = "/".join(path.split("/")[-2:])
         if path.endswith(".aedat4") and paths.setdefault(name, path) != path:
             raise DataError.expected("files", "every recording once", f"'{paths[name]}' and '{path}'", path=root)
-    wanted = sorted((name, label, part) for part in PARTS for name, label in named[part].items())
+    wanted = sorted((name, label, split) for split in SPLITS for name, label in named[split].items())
     missing = [name for name, _, _ in wanted if name not in paths]
     if missing and not partial:
         got = f"all but {len(missing):,}, '{missing[0]}' first"
@@ -71,7 +70,7 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
         )
     if missing:
         notes.append(f"{len(wanted) - len(missing):,} of the {len(wanted):,} recordings are there")
-    rows = [(paths[name], name, label, part) for name, label, part in wanted if name in paths]
+    rows = [(paths[name], name, label, split) for name, label, split in wanted if name in paths]
     published = official and not missing
     return make_listing(
         "dailydvs200", CLASSES, rows, "official", published=published, sensor_size=SENSOR, notes=tuple(notes)
@@ -81,7 +80,7 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
 def _find_lists(root: Path, files: Sequence[str]) -> Path:
     holders = [path.removesuffix("train.txt") for path in files if path == "train.txt" or path.endswith("/train.txt")]
     for holder in sorted(holders, key=len):
-        if all(f"{holder}{part}.txt" in files for part in PARTS):
+        if all(f"{holder}{split}.txt" in files for split in SPLITS):
             return root / holder
     raise DataError.expected("lists", "train.txt, val.txt and test.txt of the dataset", "none", path=root)
 

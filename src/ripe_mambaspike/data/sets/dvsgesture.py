@@ -85,7 +85,7 @@ def trials() -> set[str]:
     return {f"user{user:02d}_{LIGHTS[light]}" for user, lights in enumerate(TRIALS.split(), 1) for light in lights}
 
 
-def part_of_user(user: int) -> str:
+def split_of_user(user: int) -> str:
     if user > LAST_TRAINING_USER:
         return TEST
     return VALIDATION if user in VALIDATION_USERS else TRAIN
@@ -144,7 +144,7 @@ def _finish(
 ) -> Listing:
     """`whole`: every trial that the set's lists name is there, with all its classes."""
     clips = [clip for source in sources for clip in source.clips]
-    parts = [part_of_user(user) for user in users]
+    parts = [split_of_user(user) for user in users]
     trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
     published = whole and f"{trained}-{tested}" == partition
     notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []

@@ -19,8 +19,8 @@ from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.region import check_crop
 
-PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
-PART_NAMES |= {"test": TEST, "testing": TEST}
+SPLIT_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
+SPLIT_NAMES |= {"test": TEST, "testing": TEST}
 SIDECAR_SUFFIXES = ("_labels.csv",)  # files that belong to a recording
 SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information")
 # Suffixes that recordings never have (.db and .ini come from operating systems), and names of description files.
@@ -58,7 +58,7 @@ def list_folder(
     recordings = [path for path in visible if not _is_stray(path)]
     strays = tuple(path for path in visible if _is_stray(path))
     tops = {path.split("/")[0] for path in [*recordings, *folders] if "/" in path or path in folders}
-    split = bool(tops) and tops <= {top for top in tops if top.lower() in PART_NAMES}
+    split = bool(tops) and tops <= {top for top in tops if top.lower() in SPLIT_NAMES}
     depth = 3 if split else 2
     for path in recordings:
         if path.count("/") != depth - 1:
@@ -74,7 +74,7 @@ def list_folder(
     if split:
         if test_share is not None:
             raise DataError.expected("test_share", "none with train and test folders", test_share, path=root)
-        partition, parts = "folders", [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
+        partition, parts = "folders", [SPLIT_NAMES[path.split("/")[0].lower()] for path in recordings]
     elif test_share is not None:
         if not 0 < test_share < 1:
             raise DataError.expected("test_share", "a number between 0 and 1", test_share)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ripe_mambaspike.data.listing import (
-    PARTS,
+    SPLITS,
     TEST,
     TRAIN,
     Clip,
@@ -131,7 +131,7 @@ def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) 
         if len(rows) != FULL_SIZES[name]
         else []
     )
-    there = {part: sum(1 for row in rows if row[1] == part) for part in PARTS}
+    there = {part: sum(1 for row in rows if row[1] == part) for part in SPLITS}
     for part, wanted in counts.items():
         if wanted is not None:
             _check_count(part, wanted, there[part])
@@ -146,7 +146,7 @@ def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) 
 def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> SimulationPlan:
     """The gesture dataset; classes alternate in every split."""
     rows = []
-    for part in PARTS:
+    for part in SPLITS:
         wanted = counts.get(part)
         number = GESTURE_COUNTS[part] if wanted is None else wanted
         _check_count(part, number, MAX_CLIPS)
@@ -172,7 +172,7 @@ def _keep(rows: Rows, counts: Mapping[str, int | None]) -> Rows:
         turn = turns[part, clip.label] = turns.get((part, clip.label), 0) + 1
         order.append((turn, clip.label, index))
     kept: list[int] = []
-    for part in PARTS:
+    for part in SPLITS:
         members = sorted(each for each in order if rows[each[2]][1] == part)
         kept += [index for _, _, index in members[: counts.get(part)]]
     return [rows[index] for index in sorted(kept)]
@@ -181,7 +181,7 @@ def _keep(rows: Rows, counts: Mapping[str, int | None]) -> Rows:
 def _listing(
     name: str, classes: tuple[str, ...], partition_name: str, rows: Sequence[tuple[Clip, str]], notes: Sequence[str]
 ) -> Listing:
-    if missing := [part for part in PARTS if part not in {part for _, part in rows}]:
+    if missing := [part for part in SPLITS if part not in {part for _, part in rows}]:
         raise DataError.expected("images", f"pictures for {missing[0]} clips of {name}", "too few")
     named = ((clip.name, clip.name, clip.label, part) for clip, part in rows)
     return make_listing(

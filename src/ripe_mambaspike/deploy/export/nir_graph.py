@@ -13,16 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ripe_mambaspike.deploy.export.nir_neurons import (
-    STEP,
-    Edges,
-    Grid,
-    array,
-    delay_node,
-    neuron_graph,
-    nir,
-    scale_node,
-)
+from ripe_mambaspike.deploy.export.nir_neurons import STEP, GraphBuilder, Grid, array, neuron_graph, nir
 from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -44,12 +35,11 @@ CONVENTIONS = (
 def front_end_graph(model: RipeMambaSpike, height: int, width: int) -> tuple[Any, list[str]]:
     """The NIRGraph for inputs of this size, and the sentences about what it does not express."""
     check_model(model)
-    nodes: dict[str, Any] = {"events": nir().Input(input_type=np.array([2, height, width]))}
-    edges: Edges = []
-    last = _join(nodes, edges, "events", "entry", _norm("entry", model.entry))
-    grids = [(height, width), *model.config.grids(height, width)]
-    for level, stage in enumerate(model.stages):
-        last = _stage(nodes, edges, last, level, stage, grids[level], grids[level + 1])
+    graph = GraphBuilder((height, width))
+    graph.add("events", nir().Input(input_type=np.array([2, height, width])))
+    last = graph.add("entry", _norm("entry", model.entry), "events")
+    for level, (stage, grid) in enumerate(zip(model.stages, model.config.grids(height, width), strict=True)):
+        last = _stage(graph, last, level, stage, grid)
     missing = not_expressed(model, height, width)
     state = model.state_dict()
     metadata = {
@@ -62,7 +52,7 @@ def front_end_graph(model: RipeMambaSpike, height: int, width: int) -> tuple[Any
         "not_expressed": json.dumps(missing),
         "parameters": {name: array(value) for name, value in state.items() if not name.startswith(FRONT_END)},
     }
-    return nir().NIRGraph(nodes, edges, metadata=metadata), missing
+    return graph.build(metadata), missing
 
 
 def node_parameters(graph: Any) -> dict[str, Any]:
@@ -121,56 +111,38 @@ def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
     return missing
 
 
-def _stage(
-    nodes: dict[str, Any], edges: Edges, last: str, level: int, stage: nn.Module, before: Grid, grid: Grid
-) -> str:
-    """Append the nodes of one stage; returns the name of its second neuron."""
+def _stage(graph: GraphBuilder, last: str, level: int, stage: nn.Module, grid: Grid) -> str:
+    """Append the nodes of one stage, which ends with `grid`; returns the name of its second neuron."""
     assert isinstance(stage, SpikingStage)
     assert isinstance(stage.second_conv, FusedConv)
     prefix, module = f"stage{level + 1}.", f"stages.{level}."
     channels = len(stage.second_conv.bias)
-
-    def join(name: str, node: Any) -> str:
-        return _join(nodes, edges, last, prefix + name, node)
-
-    last = _filtered(nodes, edges, last, f"{prefix}first", f"{module}first_conv", stage.first_conv, before)
-    last = join("first_norm", _norm(f"{module}first_norm", stage.first_norm))
-    last = join("first_neuron", _neuron(f"{module}first_neuron", stage.first_neuron, grid))
-    last = _filtered(nodes, edges, last, f"{prefix}second", f"{module}second_conv", stage.second_conv, grid)
-    last = join("second_norm", _norm(f"{module}second_norm", stage.second_norm))
-    attention = scale_node(np.ones(channels), grid)
-    attention.metadata = _metadata(f"{module}attention", stage.attention)
-    last = join("attention", attention)
-    last = join("second_neuron", _neuron(f"{module}second_neuron", stage.second_neuron, grid))
-    join("spikes", nir().Output(output_type=np.array([channels, *grid])))
+    for half in ("first", "second"):
+        last = _filtered(graph, last, prefix + half, f"{module}{half}_conv", getattr(stage, f"{half}_conv"))
+        graph.grid = grid
+        norm, neuron = f"{half}_norm", f"{half}_neuron"
+        last = graph.add(prefix + norm, _norm(module + norm, getattr(stage, norm)), last)
+        if half == "second":
+            last = graph.scale(f"{prefix}attention", np.ones(channels), last)
+            graph.nodes[last].metadata = _metadata(f"{module}attention", stage.attention)
+        last = graph.add(prefix + neuron, _neuron(module + neuron, getattr(stage, neuron), grid), last)
+    graph.add(f"{prefix}spikes", nir().Output(output_type=np.array([channels, *grid])), last)
     return last
 
 
-def _join(nodes: dict[str, Any], edges: Edges, last: str, name: str, node: Any) -> str:
-    nodes[name] = node
-    edges.append((last, name))
-    return name
-
-
-def _filtered(
-    nodes: dict[str, Any], edges: Edges, last: str, prefix: str, module: str, conv: nn.Module, grid: Grid
-) -> str:
+def _filtered(graph: GraphBuilder, last: str, prefix: str, module: str, conv: nn.Module) -> str:
     """`(1 + λ) x − λ x of the step before`, both into the convolution."""
     assert isinstance(conv, FusedConv)
-    name = f"{prefix}_conv"
     held: dict[str, Any] = {"module": module}
-    if conv.coefficient is None:
-        edges.append((last, name))
-    else:
+    sources = [last]
+    if conv.coefficient is not None:
         coefficient = array(conv.coefficient.double())
         held["coefficient"] = array(conv.coefficient)
-        nodes[f"{prefix}_now"] = scale_node(1 + coefficient, grid)
-        nodes[f"{prefix}_delay"] = delay_node(len(coefficient), grid)
-        nodes[f"{prefix}_before"] = scale_node(-coefficient, grid)
-        edges += [(last, f"{prefix}_now"), (f"{prefix}_now", name), (last, f"{prefix}_delay")]
-        edges += [(f"{prefix}_delay", f"{prefix}_before"), (f"{prefix}_before", name)]
-    nodes[name] = nir().Conv2d(
-        input_shape=grid,
+        now = graph.scale(f"{prefix}_now", 1 + coefficient, last)
+        delayed = graph.delay(f"{prefix}_delay", len(coefficient), last)
+        sources = [now, graph.scale(f"{prefix}_before", -coefficient, delayed)]
+    node = nir().Conv2d(
+        input_shape=graph.grid,
         weight=array(conv.weight),
         stride=conv.stride,
         padding=1,
@@ -179,7 +151,7 @@ def _filtered(
         bias=array(conv.bias),
         metadata=held,
     )
-    return name
+    return graph.add(f"{prefix}_conv", node, *sources)
 
 
 def _norm(module: str, norm: nn.Module) -> Any:

@@ -18,7 +18,6 @@ from ripe_mambaspike.ops.norm_fire import NeuronConstants
 
 Array = NDArray[Any]
 Grid = tuple[int, int]
-Edges = list[tuple[str, str]]
 
 STEP = 0.004  # seconds a step lasts in the file: the neurons' own unit, in which τ = −STEP / ln β
 
@@ -38,81 +37,83 @@ def spread(values: Array, grid: Grid) -> Array:
     return np.broadcast_to(values[:, None, None], (*values.shape, *grid)).copy()
 
 
-def delay_node(channels: int, grid: Grid) -> Any:
-    """A delay of one step."""
-    return nir().Delay(delay=np.full((channels, *grid), STEP))
+class GraphBuilder:
+    """A NIR graph in the making: nodes over a grid, each with the nodes whose outputs it sums."""
 
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.nodes: dict[str, Any] = {}
+        self.edges: list[tuple[str, str]] = []
 
-def scale_node(values: Array, grid: Grid) -> Any:
-    """Scale each channel."""
-    return nir().Scale(scale=spread(values, grid))
+    def add(self, name: str, node: Any, *sources: str) -> str:
+        """Add a node; a source may be added later. Returns its name."""
+        self.nodes[name] = node
+        self.edges += [(source, name) for source in sources]
+        return name
+
+    def scale(self, name: str, values: Array, *sources: str) -> str:
+        """A factor for each channel."""
+        return self.add(name, nir().Scale(scale=spread(values, self.grid)), *sources)
+
+    def delay(self, name: str, channels: int, source: str) -> str:
+        """A delay of one step."""
+        return self.add(name, nir().Delay(delay=np.full((channels, *self.grid), STEP)), source)
+
+    def build(self, metadata: dict[str, Any]) -> Any:
+        return nir().NIRGraph(self.nodes, self.edges, metadata=metadata)
 
 
 def neuron_graph(neuron: NeuronConstants, grid: Grid, metadata: dict[str, Any]) -> Any:
     """A neuron as a graph of its own: current in, spikes out; the node `potential` gives the potential before reset."""
     decay, gain, threshold = (array(value.double()) for value in (neuron.decay, neuron.gain, neuron.threshold))
     shape = np.array([len(decay), *grid])
-    nodes: dict[str, Any] = {"input": nir().Input(input_type=shape)}
+    graph = GraphBuilder(grid)
+    graph.add("input", nir().Input(input_type=shape))
     # fires above its value, the network's neurons at theirs
-    nodes["fire"] = nir().Threshold(threshold=spread(np.nextafter(threshold, -np.inf), grid))
-    nodes["output"] = nir().Output(output_type=shape)
-    edges: Edges = [("fire", "output"), ("potential", "fire")]
+    graph.add("fire", nir().Threshold(threshold=spread(np.nextafter(threshold, -np.inf), grid)), "potential")
+    graph.add("output", nir().Output(output_type=shape), "fire")
     if neuron.rotation is not None:
-        _resonator(nodes, edges, decay, array(neuron.rotation.double()), gain, grid)
+        _resonator(graph, decay, array(neuron.rotation.double()), gain)
     elif np.all((decay > 0) & (decay < 1)):
-        _integrator(nodes, edges, decay, gain, threshold, grid)
+        _integrator(graph, decay, gain, threshold)
     else:
-        _sum(nodes, edges, decay, gain, threshold, grid)
-    return nir().NIRGraph(nodes, edges, metadata=metadata)
+        _sum(graph, decay, gain, threshold)
+    return graph.build(metadata)
 
 
-def _integrator(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, threshold: Array, grid: Grid) -> None:
+def _integrator(graph: GraphBuilder, decay: Array, gain: Array, threshold: Array) -> None:
     """`u ← β(u − v s) + g x`: a leaky integrator of x and of the spike before, whose current takes v off."""
-    nodes["potential"] = nir().LI(
-        tau=spread(-STEP / np.log(decay), grid),
-        r=spread(gain / (1 - decay), grid),
-        v_leak=np.zeros((len(decay), *grid)),
-    )
-    nodes["before"] = delay_node(len(decay), grid)
-    nodes["reset"] = scale_node(-decay * threshold / gain, grid)
-    edges += [("input", "potential"), ("fire", "before"), ("before", "reset"), ("reset", "potential")]
+    tau, resistance = spread(-STEP / np.log(decay), graph.grid), spread(gain / (1 - decay), graph.grid)
+    graph.add("potential", nir().LI(tau=tau, r=resistance, v_leak=np.zeros_like(tau)), "input", "reset")
+    graph.delay("before", len(decay), "fire")
+    graph.scale("reset", -decay * threshold / gain, "before")
 
 
-def _sum(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, threshold: Array, grid: Grid) -> None:
+def _sum(graph: GraphBuilder, decay: Array, gain: Array, threshold: Array) -> None:
     """The same neuron if β rounds to 0 or 1, which no time constant gives: `u ← g x + β (u − v s)` as sums."""
-    ones = np.ones_like(decay)
-    nodes["current"], nodes["potential"] = scale_node(gain, grid), scale_node(ones, grid)
-    _remainder(nodes, edges, -threshold, grid)
-    nodes["leak"] = scale_node(decay, grid)
-    edges += [("input", "current"), ("current", "potential"), ("potential", "left"), ("before", "leak")]
-    edges += [("leak", "potential")]
+    graph.scale("current", gain, "input")
+    graph.scale("potential", np.ones_like(decay), "current", "leak")
+    _remainder(graph, -threshold, "potential")
+    graph.scale("leak", decay, "before")
 
 
-def _resonator(nodes: dict[str, Any], edges: Edges, real: Array, imag: Array, gain: Array, grid: Grid) -> None:
+def _resonator(graph: GraphBuilder, real: Array, imag: Array, gain: Array) -> None:
     """`m ← α(m − s/2) + b x`, potential 2 Re m: two delayed sums that turn into each other."""
     ones = np.ones_like(real)
-    nodes["current"], nodes["real"], nodes["imag"] = (
-        scale_node(gain, grid),
-        scale_node(ones, grid),
-        scale_node(ones, grid),
-    )
-    nodes["potential"] = scale_node(2 * ones, grid)
-    _remainder(nodes, edges, -CSILIF_RESET * ones, grid)
-    nodes["imag_before"] = delay_node(len(real), grid)
-    for name, values, source, target in (
-        ("real_to_real", real, "before", "real"),
-        ("imag_to_real", -imag, "imag_before", "real"),
-        ("real_to_imag", imag, "before", "imag"),
-        ("imag_to_imag", real, "imag_before", "imag"),
-    ):
-        nodes[name] = scale_node(values, grid)
-        edges += [(source, name), (name, target)]
-    edges += [("input", "current"), ("current", "real"), ("real", "potential"), ("real", "left")]
-    edges += [("imag", "imag_before")]
+    graph.scale("current", gain, "input")
+    graph.scale("real", ones, "real_to_real", "imag_to_real", "current")
+    graph.scale("imag", ones, "real_to_imag", "imag_to_imag")
+    graph.scale("potential", 2 * ones, "real")
+    _remainder(graph, -CSILIF_RESET * ones, "real")
+    graph.delay("imag_before", len(real), "imag")
+    graph.scale("real_to_real", real, "before")
+    graph.scale("imag_to_real", -imag, "imag_before")
+    graph.scale("real_to_imag", imag, "before")
+    graph.scale("imag_to_imag", real, "imag_before")
 
 
-def _remainder(nodes: dict[str, Any], edges: Edges, reset: Array, grid: Grid) -> None:
-    """Nodes for the state after the reset (`left`) and the same one step `before`."""
-    nodes["left"], nodes["reset"] = scale_node(np.ones_like(reset), grid), scale_node(reset, grid)
-    nodes["before"] = delay_node(len(reset), grid)
-    edges += [("fire", "reset"), ("reset", "left"), ("left", "before")]
+def _remainder(graph: GraphBuilder, reset: Array, membrane: str) -> None:
+    """Nodes for the membrane after the reset (`left`) and the same one step `before`."""
+    graph.scale("reset", reset, "fire")
+    graph.scale("left", np.ones_like(reset), "reset", membrane)
+    graph.delay("before", len(reset), "left")

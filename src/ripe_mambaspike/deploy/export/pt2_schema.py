@@ -85,14 +85,12 @@ def tree_spec(value: Any, field: str) -> str:
     """How inputs and outputs are nested: tuples and lists only."""
 
     def check(part: Any, depth: int) -> dict[str, Any]:
-        if not isinstance(part, dict) or part.keys() != {"type", "context", "children_spec"} or depth > 8:
+        fields = part if isinstance(part, dict) and part.keys() == {"type", "context", "children_spec"} else {}
+        kind, children = fields.get("type"), fields.get("children_spec")
+        known = isinstance(kind, str | None) and kind in (None, *CONTAINERS) and depth <= 8
+        if not (known and fields.get("context") == CONTAINERS.get(kind or "") and isinstance(children, list)):
             raise UnknownPartError(field, "tuples and lists of values", part)
-        kind, children = part["type"], part["children_spec"]
-        if not isinstance(kind, str | None) or not isinstance(children, list) or len(children) > MAX_ENTRIES:
-            raise UnknownPartError(field, "tuples and lists of values", part)
-        if part["context"] != CONTAINERS.get(kind or "") or kind not in (None, *CONTAINERS):
-            raise UnknownPartError(field, "tuples and lists of values", part)
-        if children and kind in (None, "builtins.dict"):
+        if len(children) > MAX_ENTRIES or (children and kind in (None, "builtins.dict")):
             raise UnknownPartError(field, "tuples and lists of values", part)
         return {**part, "children_spec": [check(one, depth + 1) for one in children]}
 

@@ -10,8 +10,8 @@ from ripe_mambaspike.deploy.fuse import fuse
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.folders import atomic_folder
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, save_labels
-from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE
+from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE, Labels, save_labels
+from ripe_mambaspike.models.pretrained import WEIGHTS_FILE
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 

@@ -70,8 +70,7 @@ def _is_upper_first(path: Path, start: int) -> bool:
 
 def _single_decoder(source: EventSource) -> Callable[[NDArray[Any], Evt2State], tuple[Events, Evt2State]]:
     def decode(words: NDArray[np.uint32], state: Evt2State) -> tuple[Events, Evt2State]:
-        highs, time_at, event_at, state = _split_words(words, state, source)
-        first = _before_first_time(highs, time_at, event_at)
+        highs, time_at, event_at, first, state = _split_words(words, state, source)
         source.leave_out(first, NO_TIME)
         event_at = event_at[first:]
         picked = words[event_at]
@@ -89,9 +88,8 @@ def _vector_decoder(
 ) -> Callable[[NDArray[Any], Evt2State], tuple[Events, Evt2State]]:
     def decode(words: NDArray[np.void], state: Evt2State) -> tuple[Events, Evt2State]:
         upper, mask = (words["first"], words["second"]) if upper_first else (words["second"], words["first"])
-        highs, time_at, word_at, state = _split_words(upper, state, source)
+        highs, time_at, word_at, first, state = _split_words(upper, state, source)
         fired = np.unpackbits(mask[word_at].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
-        first = _before_first_time(highs, time_at, word_at)
         source.leave_out(np.count_nonzero(fired[:first]), NO_TIME)
         word_at = word_at[first:]
         picked = upper[word_at]
@@ -109,18 +107,16 @@ def _vector_decoder(
 
 def _split_words(
     words: NDArray[np.uint32], state: Evt2State, source: EventSource
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Evt2State]:
-    """High times (the previous one first), the positions of time and event words, and the new state."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int, Evt2State]:
+    """High times (the previous one first), the positions of time and of event words, how many of the latter come before
+    the first time word, and the new state."""
     kind = words >> 28
     time_at, event_at = np.flatnonzero(kind == TIME_HIGH), np.flatnonzero(kind < 2)
     source.count("other_words", len(words) - len(event_at) - len(time_at))
     times, clock = state.clock.unwrap((words[time_at] & (HIGH_PERIOD - 1)).astype(np.int64))
     high = int(times[-1]) if len(times) else state.high
-    return np.concatenate([np.array([state.high], np.int64), times]), time_at, event_at, Evt2State(clock, high)
-
-
-def _before_first_time(highs: NDArray[np.int64], time_at: NDArray[np.int64], event_at: NDArray[np.int64]) -> int:
-    """The number of event words before the first time word."""
-    if highs[0] != UNKNOWN_TIME:
-        return 0
-    return int(np.searchsorted(event_at, time_at[0])) if len(time_at) else len(event_at)
+    first = 0
+    if state.high == UNKNOWN_TIME:
+        first = int(np.searchsorted(event_at, time_at[0])) if len(time_at) else len(event_at)
+    highs = np.concatenate([np.array([state.high], np.int64), times])
+    return highs, time_at, event_at, first, Evt2State(clock, high)

@@ -8,7 +8,7 @@ data in the file itself is read, within limits and in a separate process (`event
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.columns import NAMES, ColumnConverter, find_columns
@@ -75,11 +75,11 @@ def _read(stored: Any, part: slice) -> Any:
         ) from error
 
 
-class _Fields:
+class _Fields(NamedTuple):
     """A compound dataset, and which of its fields are x, y, t and p."""
 
-    def __init__(self, dataset: Any, names: dict[str, str]) -> None:
-        self.dataset, self.names = dataset, names
+    dataset: Any
+    names: dict[str, str]
 
 
 def _node(file: Any, where: str, h5py: Any) -> Any:
