@@ -19,6 +19,7 @@ from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.predict import predict
+from ripe_mambaspike.inference.stream.window_batch import ClipBatch, WindowBatch, make_batch
 from ripe_mambaspike.inference.streamer import Streamer, default_hop
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.observe import attention_contrast
@@ -89,7 +90,7 @@ SPANS = [(400, 100), (400, None), (403, 150), (401, 87), (100, 300)]
 
 @pytest.mark.parametrize("binary", [False, True], ids=["counts", "binary"])
 @pytest.mark.parametrize(("window", "hop"), SPANS, ids=lambda value: str(value))
-def test_every_answer_is_the_networks_on_that_window(classifier, stream, window, hop, binary):
+def test_every_prediction_is_the_networks_on_that_window(classifier, stream, window, hop, binary):
     one = replace(classifier, binary=binary)
     streamer = Streamer(one, SENSOR, window_us=window, hop_us=hop)
     end = int(stream["t"][-1]) + window
@@ -107,7 +108,7 @@ def test_every_answer_is_the_networks_on_that_window(classifier, stream, window,
     assert streamer.silent == (end - window - first) // streamer.hop_us + 1 - len(starts)
 
 
-def test_an_answer_is_that_of_predict(classifier):
+def test_a_prediction_is_that_of_predict(classifier):
     rng = np.random.default_rng(2)
     times = np.concatenate(([0, 399], rng.integers(0, 400, 600)))
     events = make_stream(times)
@@ -149,6 +150,7 @@ def test_the_cut_into_packets_changes_nothing(classifier, sizes, hop, early):
 def test_networks_of_other_parts(stream, fields):
     model = network(**fields)
     one = Classifier(model, NAMES, model.config.time_steps, (16, 16), "time", False)
+    assert isinstance(make_batch(model, 1, (16, 16), one.time_steps), WindowBatch)
     answers = Streamer(one, SENSOR, window_us=400, hop_us=170).push(stream[:2000])
     assert len(answers) > 3
     assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
@@ -165,6 +167,7 @@ def test_networks_in_other_forms(stream, form):
 @pytest.mark.parametrize("precision", ["bfloat16", "float64"])
 def test_networks_in_other_precisions(stream, precision):
     model = network().to(getattr(torch, precision))
+    assert isinstance(make_batch(model, 1, (16, 16), 4), ClipBatch)
     one = Classifier(model, NAMES, 4, (16, 16), "time", False)
     answers = Streamer(one, SENSOR, window_us=400, hop_us=400).push(stream[:2000])
     assert len(answers) > 2
@@ -173,6 +176,7 @@ def test_networks_in_other_precisions(stream, precision):
 
 def test_without_operators_the_clip_is_run(classifier, stream):
     with kernels("off"):
+        assert isinstance(make_batch(classifier.model, 1, (16, 16), 4), ClipBatch)
         streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=300)
         answers = streamer.push(stream[:2000])
         assert len(answers) > 3
@@ -180,7 +184,7 @@ def test_without_operators_the_clip_is_run(classifier, stream):
 
 
 @needs_operators
-def test_early_answers_are_those_of_the_steps_seen(classifier, stream):
+def test_early_predictions_are_those_of_the_steps_seen(classifier, stream):
     streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=200, early=True, attention=True)
     answers = streamer.push(stream[:1200])
     steps = {}
@@ -224,7 +228,7 @@ def test_a_leap_of_a_hundred_years_takes_no_longer(classifier):
     assert streamer.silent == (century - 5) // 100 - 4
 
 
-def test_the_end_gives_up_what_is_not_full(classifier, stream):
+def test_reset_drops_windows_that_are_not_full(classifier, stream):
     streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
     streamer.push(stream[:300])
     streamer.reset()
@@ -239,24 +243,24 @@ def test_the_default_hop_is_a_bin(classifier):
 
 
 @pytest.mark.parametrize(
-    ("field", "changes", "options"),
+    ("field", "changes", "options", "mentions"),
     [
-        ("bin_by", {"bin_by": "count"}, {}),
-        ("window_us", {}, {"window_us": 3}),
-        ("window_us", {}, {"window_us": 10**12}),
-        ("window_us", {}, {"window_us": 240000.0}),
-        ("hop_us", {}, {"hop_us": 0}),
-        ("hop_us", {}, {"hop_us": "5"}),
-        ("hop_us", {}, {"window_us": 10**6, "hop_us": 10}),
-        ("grid", {"grid": (32, 16)}, {}),
-        ("model", {"model": torch.nn.Linear(1, 1)}, {}),
-        ("sensor_size", {}, {"sensor_size": (128.5, 128)}),
-        ("sensor_size", {}, {"sensor_size": 128}),
+        ("bin_by", {"bin_by": "count"}, {}, ("count", "time")),
+        ("window_us", {}, {"window_us": 3}, (3, 4)),
+        ("window_us", {}, {"window_us": 10**12}, (10**12,)),
+        ("window_us", {}, {"window_us": 240000.0}, (240000.0,)),
+        ("hop_us", {}, {"hop_us": 0}, (0, 1)),
+        ("hop_us", {}, {"hop_us": "5"}, ("'5'",)),
+        ("hop_us", {}, {"window_us": 10**6, "hop_us": 10}, (100000, 1024)),
+        ("grid", {"grid": (32, 16)}, {}, ("20×18", "16×32")),
+        ("model", {"model": torch.nn.Linear(1, 1)}, {}, ("'Linear'",)),
+        ("sensor_size", {}, {"sensor_size": (128.5, 128)}, ((128.5, 128),)),
+        ("sensor_size", {}, {"sensor_size": 128}, (128,)),
     ],
     ids=str,
 )
-def test_what_cannot_stream_is_refused(classifier, field, changes, options):
-    with raises(InputError, field=field):
+def test_what_cannot_stream_is_refused(classifier, field, changes, options, mentions):
+    with raises(InputError, field=field, mentions=mentions):
         Streamer(replace(classifier, **changes), **{"sensor_size": SENSOR, "window_us": 400, **options})
 
 
@@ -264,26 +268,32 @@ FLOATS = np.array([(1.0, 2.0, 3, 1)], [("x", "f8"), ("y", "f8"), ("t", "i8"), ("
 
 
 @pytest.mark.parametrize(
-    "given",
-    [[1, 2], None, Recording(make_stream([1, 2]), SENSOR), FLOATS, np.zeros(3)],
+    ("given", "field", "mentions"),
+    [
+        ([1, 2], "events", ("list", "x, y, t, p")),
+        (None, "events", ("NoneType",)),
+        (Recording(make_stream([1, 2]), SENSOR), "events", ("Recording", ".events")),
+        (FLOATS, "x", ("float64",)),
+        (np.zeros(3), "events", ("x, y, t, p",)),
+    ],
     ids=["list", "none", "recording", "floats", "plain"],
 )
-def test_what_is_no_packet_is_refused(classifier, given):
-    with raises(InputError):
+def test_what_is_no_packet_is_refused(classifier, given, field, mentions):
+    with raises(InputError, field=field, mentions=mentions):
         Streamer(classifier, SENSOR, window_us=400).push(given)
 
 
-def test_times_beyond_reckoning_are_refused(classifier):
+def test_times_out_of_range_are_refused(classifier):
     far = make_stream([2**62, 5])
     far["t"] += 1
     streamer = Streamer(classifier, SENSOR, window_us=400)
-    with raises(InputError):
+    with raises(InputError, field="t", mentions=(6, 2**62 + 1)):
         streamer.push(far)
-    with raises(InputError, field="to_us"):
+    with raises(InputError, field="to_us", mentions=(1.5,)):
         streamer.advance(1.5)
 
 
-def test_logits_that_are_no_numbers_are_told(classifier, stream):
+def test_logits_that_are_not_finite_are_an_error(classifier, stream):
     model = network()
     with torch.no_grad():
         model.head.bias[0] = float("nan")

@@ -84,9 +84,8 @@ def test_a_weight_that_is_not_finite(tiny, go, watching, tmp_path):
             with torch.no_grad():
                 trainer.model.get_parameter(KERNEL)[0, 0, 0, 0] = math.nan
 
-    with raises(NotFiniteError, field=f"the weight {KERNEL}") as caught:
+    with raises(NotFiniteError, field=f"the weight {KERNEL}", mentions="epoch 2, batch 2"):
         go(tiny(), tmp_path / "run", watching(on_step=spoil))
-    assert "epoch 2, batch 2" in str(caught.value)
     last = last_checkpoint(tmp_path / "run" / "checkpoints")
     assert torch.isfinite(last.tensors[f"model.{KERNEL}"]).all()
 

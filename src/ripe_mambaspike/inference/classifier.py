@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.binning import bin_events
@@ -84,25 +84,23 @@ class Classifier:
         }
 
 
-def load_network(
-    path: str | Path,
-    *,
-    time_steps: int | None = None,
-    grid: int | None = None,
-    sensor_size: Size | None = None,
-    crop: Crop | None = None,
-    device: str | None = None,
-) -> Classifier:
-    """The network of a run or a saved folder; without `labels.json` classes are numbers, and the config gives the bins.
+class BinningOptions(TypedDict, total=False):
+    """What a caller can choose instead of the binning of training."""
 
-    `sensor_size` (width, height) and `crop` (x, y, width, height) are for recordings of another sensor than the one
-    that it was trained on.
-    """
+    time_steps: int | None
+    grid: int | None  # its side
+    sensor_size: Size | None  # for recordings of another sensor
+    crop: Crop | None
+
+
+def load_network(path: str | Path, *, device: str | None = None, **binning: Unpack[BinningOptions]) -> Classifier:
+    """The network of a run or a saved folder; without `labels.json`, classes are numbers, bins the config's."""
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.nn.eval_mode import choose_device
 
     folder = find_checkpoint(path)
     model = from_pretrained(folder)
+    time_steps, grid = binning.get("time_steps"), binning.get("grid")
     config, labels = model.config, model.labels
     own_steps, own_grid = (labels.time_steps, labels.grid) if labels else (config.time_steps, config.in_size)
     if labels is not None and config.max_time_steps is not None and own_steps > config.max_time_steps:
@@ -125,8 +123,8 @@ def load_network(
         own_steps if time_steps is None else time_steps,
         own_grid if grid is None else (grid, grid),
         grid_given=grid is not None,
-        sensor_size=sensor_size,
-        crop=crop,
+        sensor_size=binning.get("sensor_size"),
+        crop=binning.get("crop"),
     )
 
 

@@ -11,18 +11,18 @@ The final prediction of a window is bit-identical to that of `predict` on the wi
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, WeightsError
-from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline, check_types
+from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, check_types
 from ripe_mambaspike.events.recording import Events, Recording, check_inside
 from ripe_mambaspike.events.region import crop_events
 from ripe_mambaspike.inference.classifier import Classifier, check_grid
 from ripe_mambaspike.inference.stream.causal import CausalStream
-from ripe_mambaspike.inference.stream.windows import SlidingWindows, WindowResult
+from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowResult
+from ripe_mambaspike.inference.stream.windows import SlidingWindows
 from ripe_mambaspike.models.base import clip_logits, require_unmodified
 from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -53,16 +53,6 @@ class StreamPrediction:
         return self.step == self.time_steps
 
 
-class StreamProcessor(Timeline, Protocol):
-    """Runs the network on closed bins: on overlapping windows, or continuously for a causal network."""
-
-    silent: int  # windows without an event, which get no prediction
-
-    def process(self, part: ClosedBin) -> list[WindowResult]: ...
-
-    def finish_pending(self) -> None: ...
-
-
 class Streamer:
     """Events in packets of any size → a prediction every hop, once the first window is full.
 
@@ -88,7 +78,8 @@ class Streamer:
         self.classifier = classifier
         self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
         self._attention = attention
-        self._processor = self._make_processor(early)
+        kind = CausalStream if classifier.model.config.causal else SlidingWindows
+        self._processor: StreamProcessor = kind(classifier, window_us, hop_us, early)
         crop = classifier.crop
         self._binner = IncrementalBinner(sensor_size if crop is None else crop[2:], self._processor, classifier.grid)
 
@@ -133,20 +124,6 @@ class Streamer:
         yield from self._binner.push(crop_events(events, crop))
         if len(events):
             yield from self._binner.advance(int(events["t"].max()))
-
-    def _make_processor(self, early: bool) -> StreamProcessor:
-        classifier, model = self.classifier, self.classifier.model
-        assert isinstance(model, RipeMambaSpike)
-        kind = CausalStream if model.config.causal else SlidingWindows
-        return kind(
-            model,
-            classifier.grid,
-            window_us=self.window_us,
-            hop_us=self.hop_us,
-            time_steps=classifier.time_steps,
-            binary=classifier.binary,
-            early=early,
-        )
 
     def _predictions(self, part: ClosedBin) -> list[StreamPrediction]:
         return [self._prediction(result) for result in self._processor.process(part)]
