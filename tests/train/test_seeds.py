@@ -42,15 +42,13 @@ def test_seeds(text, wanted):
     ["", "-", "a", "-1", "4-0", "0-4-8", "0,", ",1", "0,1-3", "1.5", "0 1", "0..4", "²", "0,0", "0-5000", "9" * 20],
 )
 def test_other_words_are_no_seeds(text):
-    with raises(ConfigError, field="--seeds") as caught:
+    with raises(ConfigError, field="--seeds", mentions=repr(text)):
         seeds.parse_seeds(text)
-    assert repr(text) in str(caught.value)
 
 
 def test_a_range_without_end_costs_nothing():
-    with raises(ConfigError, field="--seeds") as caught:
+    with raises(ConfigError, field="--seeds", mentions="1000"):
         seeds.parse_seeds("0-99999999999")
-    assert "1000" in str(caught.value)
 
 
 def test_runs_and_their_folders(tmp_path):
@@ -59,9 +57,8 @@ def test_runs_and_their_folders(tmp_path):
     assert [run.name for run in runs] == ["seed-0-fold-0", "seed-0-fold-1", "seed-7-fold-0", "seed-7-fold-1"]
     assert [(run.seed, run.fold) for run in runs] == [(0, 0), (0, 1), (7, 0), (7, 1)]
     for folds in (1, 0, -3):
-        with raises(ConfigError, field="--folds") as caught:
+        with raises(ConfigError, field="--folds", mentions=f"got {folds}"):
             seeds.plan_runs([0], folds, tmp_path)
-        assert f"got {folds}" in str(caught.value)
 
 
 def test_the_command_and_its_settings(tmp_path):
@@ -220,16 +217,14 @@ def test_slurm_words():
         "slurm_qos": "long",
     }
     for words, named in (([], "partition"), (["a=3"], "partition"), (["gpu", "fast"], "fast"), (["gpu", "x="], "x=")):
-        with raises(ConfigError, field="--slurm") as caught:
+        with raises(ConfigError, field="--slurm", mentions=named):
             jobs.slurm_parameters(words)
-        assert named in str(caught.value)
 
 
 def test_without_submitit(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with raises(InputError, field="--slurm") as caught:
+    with raises(InputError, field="--slurm", mentions="ripe-mambaspike[train]"):
         jobs.slurm_executor(tmp_path, {})
-    assert "ripe-mambaspike[train]" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -257,14 +252,12 @@ class TestSubmitit:
         assert len(reported) == 2
 
     def test_unknown_slurm_options_are_refused(self, tmp_path, monkeypatch):
-        with raises(InputError, field="--slurm") as caught:
+        with raises(InputError, field="--slurm", mentions="colour"):
             jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu", "slurm_colour": 3})
-        assert "colour" in str(caught.value)
         monkeypatch.setattr(jobs, "CLUSTER", "slurm")
         monkeypatch.setenv("PATH", str(tmp_path))
-        with raises(InputError, field="--slurm") as caught:
+        with raises(InputError, field="--slurm", mentions="srun"):
             jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu"})
-        assert "srun" in str(caught.value)
 
     def test_a_job_that_is_stopped_asks_for_itself(self):
         task = jobs.SlurmTask(["x"], "log")

@@ -196,9 +196,8 @@ def test_the_saved_recipe_gives_the_same_run_again(finished, go, outcome, tmp_pa
 
 def test_a_second_run_in_the_folder_is_refused(finished, tiny, go):
     before = digests(finished)
-    with raises(DataError, path=finished) as caught:
+    with raises(DataError, path=finished, mentions=(str(finished), "--resume auto")):
         go(tiny(), finished)
-    assert all(part in str(caught.value) for part in (str(finished), "--resume auto"))
     assert digests(finished) == before
 
 
@@ -262,7 +261,10 @@ def steps(monkeypatch):
     return taken
 
 
-@pytest.mark.parametrize(("accumulate", "sizes"), [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), (5, [[4, 4, 3]])])
+@pytest.mark.parametrize(
+    ("accumulate", "sizes"),
+    [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), pytest.param(5, [[4, 4, 3]], marks=pytest.mark.slow)],
+)
 def test_every_clip_counts_once_an_epoch(tiny, go, steps, tmp_path, accumulate, sizes):
     recipe = tiny(f"schedule.grad_accum_steps={accumulate}", "loss.passes=1", *PLAIN)
     go(recipe, tmp_path / "run")
@@ -301,9 +303,8 @@ def test_a_class_without_an_opposite_is_named_before_anything_is_learned(tiny, g
     monkeypatch.setattr(
         Clips, "classes", property(lambda self: ("left", "up"), lambda self, value: None), raising=False
     )
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, field="augmentation.mirror_pairs"):
         go(tiny("augmentation.mirror_pairs=[up]"), tmp_path / "run")
-    assert caught.value.field == "augmentation.mirror_pairs"
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 

@@ -29,11 +29,11 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
     tensors = (*affine, *constants(i.firing))
     if own_rows:
         raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
-    arriving = [dense(grad, x.dtype) for grad in grads[1:4]]
+    incoming = [dense(grad, x.dtype) for grad in grads[1:4]]
     grad_x = torch.empty_like(x)
     found = [None if p is None else torch.empty_like(p) for p in tensors]
     options = (is_bfloat16(x), i.firing.relaxed)
-    call("norm_fire_backward", *options, *x.shape, x, *tensors, *arriving, float(i.firing.sharpness), grad_x, *found)
+    call("norm_fire_backward", *options, *x.shape, x, *tensors, *incoming, float(i.firing.sharpness), grad_x, *found)
     given = (i.scale, i.shift, *i.firing[:5])
     return grad_x, *(gradient_like(grad, p, i.firing.decay) for grad, p in zip(found, given, strict=True))
 
