@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError, ReadError
-from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.recording import Events, Recording, pack_events
 from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks
 
@@ -105,12 +105,8 @@ def _decode(
     if other.any():
         source.count("other_words", np.count_nonzero(other))
         address, times = address[~other], times[~other]
-    events = np.empty(len(address), EVENT)
-    events["x"] = address >> layout.x[0] & layout.x[1]
-    events["y"] = address >> layout.y[0] & layout.y[1]
-    events["t"] = times
-    events["p"] = address >> layout.polarity & 1
-    return events, clock
+    x, y = address >> layout.x[0] & layout.x[1], address >> layout.y[0] & layout.y[1]
+    return pack_events(x, y, times, address >> layout.polarity & 1), clock
 
 
 @register_writer(".aedat")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.events.formats.prophesee import SIZES, has_encoding, read_prophesee_header
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.registry import register_format
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, blocks, decode_blocks, hold_last
 
@@ -74,11 +74,8 @@ def _decode(words: NDArray[np.uint32], state: Evt2State, source: EventSource) ->
     source.leave_out(first, NO_TIME)
     event_at = event_at[first:]
     picked = words[event_at]
-    events = np.empty(len(picked), EVENT)
-    events["x"], events["y"] = picked >> 11 & 0x7FF, picked & 0x7FF
-    events["t"] = hold_last(highs << 6, time_at, event_at) + (picked >> 22 & 0x3F)
-    events["p"] = picked >> 28
-    return events, state
+    times = hold_last(highs << 6, time_at, event_at) + (picked >> 22 & 0x3F)
+    return pack_events(picked >> 11 & 0x7FF, picked & 0x7FF, times, picked >> 28), state
 
 
 def _decode_vectors(
@@ -92,12 +89,8 @@ def _decode_vectors(
     picked = upper[word_at]
     times = hold_last(highs << 6, time_at, word_at) + (picked >> 22 & 0x3F)
     row, bit = np.nonzero(fired[first:])
-    events = np.empty(len(row), EVENT)
-    events["x"] = (picked >> 11 & 0x7FF)[row] + bit
-    events["y"] = (picked & 0x7FF)[row]
-    events["t"] = times[row]
-    events["p"] = (picked >> 28)[row]
-    return events, state
+    x = (picked >> 11 & 0x7FF)[row] + bit
+    return pack_events(x, (picked & 0x7FF)[row], times[row], (picked >> 28)[row]), state
 
 
 def _split_words(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.formats.evt2 import NO_TIME, UNKNOWN_TIME
 from ripe_mambaspike.events.formats.prophesee import has_encoding, read_prophesee_header
-from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.recording import Events, Recording, pack_events
 from ripe_mambaspike.events.registry import register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks, hold_last
 
@@ -101,8 +101,7 @@ def _decode(words: NDArray[np.uint16], state: Evt3State, source: EventSource) ->
     if not inside.all():
         source.leave_out(np.count_nonzero(~inside), PAST_END)
         x, p, time, row, known = x[inside], p[inside], time[inside], row[inside], known[inside]
-    events = np.empty(len(x), EVENT)
-    events["x"], events["y"], events["t"], events["p"] = x, row, time, p
+    events = pack_events(x, row, time, p)
     if state.high == UNKNOWN_TIME or state.row < 0 or not known.all():
         events = _known(events, time == UNKNOWN_TIME, row < 0, ~known, source)
     return events, Evt3State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
