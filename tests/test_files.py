@@ -120,7 +120,7 @@ def test_files_are_synced_before_they_are_renamed(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "fsync", sync)
     with atomic_write(path) as file:
         file.write(b"x" * 1000)
-    assert seen == [(1000, False), ("folder", True)]  # and its name before anyone is told
+    assert seen == [(1000, False), ("folder", True)]  # and its name before the function returns
 
 
 def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch):

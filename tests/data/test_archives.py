@@ -293,7 +293,7 @@ def test_the_marker_names_the_archive(tmp_path):
 def test_a_folder_of_another_origin_is_not_touched(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     (tmp_path / "out").mkdir()
-    extract(path, tmp_path / "out")  # an empty folder is nobody's
+    extract(path, tmp_path / "out")  # an empty folder may be used
     with raises(DataError, "folder", tmp_path / "out", ("made from a.zip", "b.zip")):
         extract(make_zip(tmp_path / "b.zip", INSIDE), tmp_path / "out")
     assert tree(tmp_path / "out") == TREE

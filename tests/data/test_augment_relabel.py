@@ -62,7 +62,7 @@ def test_gestures_played_backwards_as_the_simulator_has_them(tables):
 
 
 def test_the_labels_of_the_shipped_recipes_are_fixed():
-    """Numbers as they were when names alone told: the bits of a run depend on them."""
+    """Numbers as they were when only names were used: the bits of a run depend on them."""
     found = {name: load_recipe(name).augmentation for name in list_recipes()}
     assert [name for name, settings in found.items() if settings.relabel] == GESTURES
     for name in GESTURES:

@@ -1,4 +1,4 @@
-"""Where clips come from makes no difference to a batch; and what is said when memory or a worker is lost."""
+"""Where clips come from makes no difference to a batch; and the errors when memory or a worker is lost."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ CLIPS = 20
 
 
 def recording(seed: int, hot: bool = False) -> Recording:
-    """Events by lot; a hot pixel has three hundred of its own."""
+    """Random events; a hot pixel has three hundred of its own."""
     draw = np.random.default_rng(seed)
     x, y = draw.integers(0, 12, (2, 400))
     if hot:
@@ -255,7 +255,7 @@ def test_too_little_memory_is_refused(roots, train, monkeypatch):
         with_free(monkeypatch, free)
         with raises(MemoryNeededError, "data.cache", mentions=("0.00 GiB", "'memory'", "data.cache=off")):
             open_cache(clips, settings, CPU)
-    with_free(monkeypatch, None)  # nobody says
+    with_free(monkeypatch, None)  # unknown
     assert open_cache(train, settings, CPU).mode == "memory"
 
 

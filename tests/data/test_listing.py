@@ -137,7 +137,7 @@ def test_a_root_without_a_recording(tmp_path, name):
 
 
 def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
-    """Told by the system's own call, since a superuser may read everything."""
+    """Refused by a patched system call, since a superuser may read everything."""
     (tmp_path / "closed").mkdir()
     real = os.scandir
 

@@ -1,4 +1,4 @@
-"""Pictures are found by what is there, listed, and read as grey from 0 to 1; what is wrong is told in one sentence."""
+"""Pictures are found by what is there, listed, and read as grey from 0 to 1; what is wrong is named in one line."""
 
 import gzip
 import io

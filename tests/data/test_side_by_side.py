@@ -236,7 +236,7 @@ def leave(home, key, days):
 
 
 def test_what_killed_processes_left_is_removed(tree):
-    """Temporary files at once; unfinished stores when nobody went on with them for a week. Strange folders stay."""
+    """Temporary files at once; unfinished stores when they were not resumed for a week. Strange folders stay."""
     home = tree / ".ripe" / "folder"
     old, recent = leave(home, "0" * 16, 8), leave(home, "1" * 16, 6)
     (home / ".current.abc").write_text("half")

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ripe_mambaspike.ops.backend import kernels
+
 
 def tensors_of(result):
     """All tensors of a nested result, in order."""
@@ -50,6 +52,14 @@ def assert_same(actual, expected, tolerance):
         assert_near(output, wanted, tolerance, f"output {index}")
     for name, wanted in expected_gradients.items():
         assert_near(gradients[name], wanted, 4 * tolerance, f"gradient of {name}")
+
+
+@pytest.fixture
+def triton_kernels():
+    """Operators use the Triton kernels wherever their tensors lie."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    with kernels("triton"):
+        yield
 
 
 @pytest.fixture

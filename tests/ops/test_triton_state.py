@@ -3,21 +3,14 @@
 import pytest
 import torch
 
-from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.mamba_inner import triton_scan_plan
 from ripe_mambaspike.ops.membrane_attention import triton_fire, triton_plan
 from stateful import RUNS, Setting, check_pieces, check_samples
 
+pytestmark = pytest.mark.usefixtures("triton_kernels")
 EXACT = ("norm_fire", "enter_fire", "pooled_rates", "leaky_rates")
 NORMED = ("norm_fire", "attend", "attend_fire", "enter_fire")
 PIECES = [(1, 2, 4)]
-
-
-@pytest.fixture(autouse=True)
-def _triton_everywhere():
-    """Operators use the Triton kernels wherever their tensors lie."""
-    with kernels("triton"):
-        yield
 
 
 def setting(**fields):

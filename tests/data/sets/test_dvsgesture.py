@@ -1,4 +1,4 @@
-"""DVS-Gesture in both forms: nobody is in two parts, and the partition is named by the clips it has."""
+"""DVS-Gesture in both forms: no person is in two splits, and the partition is named by the clips it has."""
 
 import random
 from pathlib import Path

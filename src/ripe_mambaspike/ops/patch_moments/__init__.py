@@ -33,7 +33,7 @@ def _empty(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
     return i.x.new_empty(size, dtype=dtype), i.x.new_empty(size, size, dtype=dtype)
 
 
-def arriving(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
+def or_zeros(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
     """Both gradients, zeros for those that are None."""
     mean, second = (like if grad is None else grad for grad, like in zip(grads, _zeros(i), strict=True))
     return mean, second

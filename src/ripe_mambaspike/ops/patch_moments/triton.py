@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, arriving
+from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, or_zeros
 from ripe_mambaspike.ops.patch_moments.algebra import (
     all_displacements,
     convolve_exactly,
@@ -32,7 +32,7 @@ def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
 
 
 def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor]:
-    return (_gradient(*i, *arriving(i, grads)),)
+    return (_gradient(*i, *or_zeros(i, grads)),)
 
 
 def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) -> Tensor:
