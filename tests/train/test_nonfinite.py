@@ -8,7 +8,6 @@ from torch import nn
 
 from raising import raises
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint
@@ -17,13 +16,12 @@ from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_st
 from ripe_mambaspike.train.trainer import NotFiniteError
 from scaled_gradient import ScaledGradient
 
-FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 KERNEL = "stages.1.first_conv.branches.0.convs.0.weight"
 
 
 @pytest.fixture
-def network():
-    return create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.0, **FIELDS)
+def network(make_network):
+    return make_network(drop_path_rate=0.0)
 
 
 @pytest.fixture

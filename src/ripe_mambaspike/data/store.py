@@ -5,9 +5,7 @@ lowest bit), `index.json` (names, labels, splits, offsets, checksums). A store t
 """
 
 import hashlib
-import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from ripe_mambaspike.data.sets.registry import dataset_info
 from ripe_mambaspike.data.store_index import HINT, INDEX, SPLIT_LETTERS, StoreIndex, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.files import atomic_write, open_regular, read_regular
 
 STORED_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
 CURRENT = "current"
@@ -209,13 +207,11 @@ def compare_source(store: EventStore, root: Path) -> str:
     return "unchanged"
 
 
-def file_checksum(path: Path) -> str:
+def file_checksum(path: Path, kind: str = "sha256") -> str:
+    """The checksum of a regular file; `kind` is sha256 or md5."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading a pipe would never end
-                raise DataError.expected("file", "a regular file", "something else", path=path)
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     except (OSError, ValueError) as error:  # ValueError: a name that the system cannot represent
         reason = error if isinstance(error, OSError) else str(error)
         raise DataError.expected("file", "a readable file", reason, path=path) from error

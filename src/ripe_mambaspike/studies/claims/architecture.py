@@ -78,7 +78,7 @@ def _tokens() -> Iterator[Claim]:
         )
     model: Any = create_model("dvsgesture", seed=0, form="deployed", time_steps=2).eval()
     features = model.front_end(random_binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
-    yield count("architecture.all-tokens", 16 * features.shape[2], remark=f"Each {features.shape[3]} wide.")
+    yield count("architecture.all-tokens", 16 * features.shape[2], width=features.shape[3])
 
 
 def _levels() -> Iterator[Claim]:
