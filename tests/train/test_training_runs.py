@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -183,6 +184,17 @@ def test_the_folder(finished):
         "step-000000003-000000001.safetensors",
         "step-000000006-000000002.safetensors",
     ]
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"), [("schedule", "epochs", 0), ("data", "grid", (7, 7)), ("run", "device", "tpu")]
+)
+def test_a_recipe_made_in_python_is_checked_before_anything_is_written(tiny, go, tmp_path, section, field, value):
+    recipe = tiny()
+    wrong = replace(recipe, **{section: replace(getattr(recipe, section), **{field: value})})
+    with raises(ConfigError, field=f"{section}.{field}", mentions=(value,)):
+        go(wrong, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 # What a folder that holds a run is used for again.
