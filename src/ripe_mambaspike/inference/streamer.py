@@ -78,6 +78,7 @@ class Streamer:
         self.classifier = classifier
         self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
         self._attention = attention
+        assert isinstance(classifier.model, RipeMambaSpike)
         kind = CausalStream if classifier.model.config.causal else SlidingWindows
         self._processor: StreamProcessor = kind(classifier, window_us, hop_us, early)
         crop = classifier.crop
