@@ -226,7 +226,7 @@ def test_resuming_with_the_same_clips_in_another_folder(tiny, go, gestures, whol
     assert outcome(tmp_path / "run") == whole["plain"]
 
 
-def test_seconds_go_on(tiny, go, read_log, tmp_path):
+def test_seconds_continue_after_resuming(tiny, go, read_log, tmp_path):
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     reached = last_checkpoint(tmp_path / "run" / "checkpoints")
