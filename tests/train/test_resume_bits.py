@@ -8,10 +8,10 @@ import sys
 
 import msgspec
 import pytest
-from ripe_mambaspike.report.tables import log_table
 
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.report.curves import log_table
 from ripe_mambaspike.report.formatting import duration_text
 from ripe_mambaspike.report.run_data import read_run
 from ripe_mambaspike.train import trainer as loop
