@@ -250,7 +250,7 @@ def test_resumed_by_the_saved_recipe_with_other_checkpoint_minutes(finished, tin
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
-def test_a_lost_result_is_found_again(finished, tiny, go, outcome, tmp_path):
+def test_a_lost_result_is_written_again(finished, tiny, go, outcome, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     go(tiny(), tmp_path / "run", resume=True)
