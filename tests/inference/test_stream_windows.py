@@ -183,6 +183,26 @@ def test_without_operators_the_clip_is_run(classifier, stream):
         assert [answer.probabilities for answer in answers] == [whole(classifier, stream, a) for a in answers]
 
 
+@pytest.mark.parametrize(
+    ("backend", "fields"),
+    [
+        ("plain", {}),
+        ("plain", {"attention": "none", "num_tokens": 2}),
+        pytest.param("triton", {}, marks=pytest.mark.slow),
+    ],
+    ids=["plain", "other parts", "triton"],
+)
+def test_operators_that_do_not_update_states_in_place(stream, backend, fields):
+    one = Classifier(network(**fields), NAMES, 4, (16, 16), "time", False)
+    with kernels(backend):
+        streamer = Streamer(one, SENSOR, window_us=400, hop_us=170)
+        assert isinstance(streamer._processor._network, WindowBatch)
+        answers = streamer.push(stream[:1100])
+        assert len(answers) > 2
+        for answer in answers:
+            assert answer.probabilities == pytest.approx(whole(one, stream, answer), abs=1e-4)
+
+
 @needs_operators
 def test_early_predictions_are_those_of_the_steps_seen(classifier, stream):
     streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=200, early=True, attention=True)

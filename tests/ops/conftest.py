@@ -63,6 +63,18 @@ def triton_kernels():
 
 
 @pytest.fixture
+def short_scan_tiles(monkeypatch):
+    """Tiles of four tokens: the interpreter takes long over every token of a tile, also past the end."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from ripe_mambaspike.ops.mamba_inner import triton_scan, triton_scan_plan
+
+    monkeypatch.setattr(triton_scan_plan, "TILE", 4)
+    for owner, name in ((triton_scan, "forward_tile"), (triton_scan, "backward_tile"),
+                        (triton_scan_plan, "backward_tile")):  # fmt: skip
+        monkeypatch.setattr(owner, name, lambda *_: 4)
+
+
+@pytest.fixture
 def evaluate():
     return evaluate_in
 

@@ -104,6 +104,7 @@ def test_a_failed_build_names_the_error_and_the_log(small, monkeypatch, ninja):
         library()
 
 
+@pytest.mark.slow
 @LINUX
 def test_no_compiler_is_a_reason_and_no_error(tmp_path):
     code = "from ripe_mambaspike.ops.cpp.build import unavailable_reason; print(unavailable_reason())"

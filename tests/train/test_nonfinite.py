@@ -88,7 +88,7 @@ def test_a_weight_that_is_not_finite(tiny, go, watching, tmp_path):
     assert torch.isfinite(last.tensors[f"model.{KERNEL}"]).all()
 
 
-def test_the_command_says_it_in_one_sentence(tiny_words, poison, capsys, tmp_path):
+def test_the_command_reports_nonfinite_numbers_in_one_line(tiny_words, poison, capsys, tmp_path):
     poison(2)
     code = main([*tiny_words("run.checkpoint_minutes=0"), "--out", str(tmp_path / "run")])
     out, err = capsys.readouterr()

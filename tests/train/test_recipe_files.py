@@ -118,7 +118,7 @@ def test_a_file_that_is_not_a_recipe(tmp_path, content, quoted):
 
 
 @pytest.mark.parametrize("field", ["schedule.epochs", "model.fields.head_hidden_size", "name"])
-def test_settings_with_endless_numbers(field):
+def test_settings_with_huge_numbers_are_refused(field):
     with raises(ConfigError):
         with_settings(load_recipe("nmnist"), [f"{field}={HUGE}"])
 

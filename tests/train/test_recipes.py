@@ -99,7 +99,7 @@ def test_ours_mirror_and_reverse_gestures_alone_and_label_them_so(name):
     )
 
 
-def test_ours():
+def test_the_settings_of_our_recipes():
     found = {name: load_recipe(name) for name in OURS}
     plans = {
         name: (r.data.dataset, r.model.name, r.schedule.epochs, r.schedule.batch_size) for name, r in found.items()

@@ -41,12 +41,12 @@ def test_seeds(text, wanted):
     "text",
     ["", "-", "a", "-1", "4-0", "0-4-8", "0,", ",1", "0,1-3", "1.5", "0 1", "0..4", "²", "0,0", "0-5000", "9" * 20],
 )
-def test_other_words_are_no_seeds(text):
+def test_invalid_seeds_are_refused(text):
     with raises(ConfigError, field="--seeds", mentions=repr(text)):
         seeds.parse_seeds(text)
 
 
-def test_a_range_without_end_costs_nothing():
+def test_a_huge_range_of_seeds_is_refused_at_once():
     with raises(ConfigError, field="--seeds", mentions="1000"):
         seeds.parse_seeds("0-99999999999")
 
@@ -151,7 +151,7 @@ def test_runs_here_and_the_failed_one_leaves_the_others(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_so_many_at_once(tmp_path, count):
+def test_num_jobs_limits_concurrent_runs(tmp_path, count):
     """Every run notes how many marks of others it sees while its own is there."""
     runs = seeds.plan_runs(list(range(6)), None, tmp_path)
     marks = tmp_path / "marks"
@@ -175,7 +175,7 @@ def _text(path):
 
 
 @pytest.fixture
-def heeded():
+def default_sigint():
     """SIGINT as a terminal's programs have it; those that a script starts with & ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -183,7 +183,7 @@ def heeded():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-@pytest.mark.usefixtures("heeded")
+@pytest.mark.usefixtures("default_sigint")
 def test_an_interrupt_ends_started_runs(tmp_path, number):
     before = signal.getsignal(signal.SIGTERM)
     runs = seeds.plan_runs([0, 1, 2], None, tmp_path)
@@ -208,7 +208,7 @@ def test_an_interrupt_ends_started_runs(tmp_path, number):
     assert _text(runs[2].log) == ""
 
 
-def test_slurm_words():
+def test_slurm_parameters():
     assert jobs.slurm_parameters(["gpu", "timeout_min=600", "slurm_qos=long"]) == {
         "timeout_min": 600,
         "gpus_per_node": 1,

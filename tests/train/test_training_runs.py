@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,6 +186,17 @@ def test_the_folder(finished):
     ]
 
 
+@pytest.mark.parametrize(
+    ("section", "field", "value"), [("schedule", "epochs", 0), ("data", "grid", (7, 7)), ("run", "device", "tpu")]
+)
+def test_a_recipe_made_in_python_is_checked_before_anything_is_written(tiny, go, tmp_path, section, field, value):
+    recipe = tiny()
+    wrong = replace(recipe, **{section: replace(getattr(recipe, section), **{field: value})})
+    with raises(ConfigError, field=f"{section}.{field}", mentions=(value,)):
+        go(wrong, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # What a folder that holds a run is used for again.
 
 
@@ -238,7 +250,7 @@ def test_resumed_by_the_saved_recipe_with_other_checkpoint_minutes(finished, tin
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
-def test_a_lost_result_is_found_again(finished, tiny, go, outcome, tmp_path):
+def test_a_lost_result_is_written_again(finished, tiny, go, outcome, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     go(tiny(), tmp_path / "run", resume=True)

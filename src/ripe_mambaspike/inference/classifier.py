@@ -112,11 +112,9 @@ def load_network(path: str | Path, *, device: str | None = None, **binning: Unpa
         )
     max_steps = config.max_time_steps or MAX_TIME_STEPS
     if time_steps is not None and not 1 <= time_steps <= max_steps:
-        raise InputError(
-            f"time_steps: expected 1 to {max_steps} for the network of {folder}, got {time_steps}", field="time_steps"
-        )
+        raise InputError.expected("time_steps", f"1 to {max_steps} for the network of {folder}", time_steps)
     if grid is not None and not MIN_SIDE <= grid <= MAX_SIDE:
-        raise InputError(f"grid: expected a side from {MIN_SIDE} to {MAX_SIDE}, got {grid}", field="grid")
+        raise InputError.expected("grid", f"a side from {MIN_SIDE} to {MAX_SIDE}", grid)
     return make_classifier(
         model if device is None else model.to(choose_device(device)),
         labels,
@@ -190,7 +188,7 @@ def fit_recording(classifier: Classifier, recording: Recording) -> Recording:
 def make_clip(classifier: Classifier, recording: Recording) -> "Tensor":
     """The recording's events as the network's input: counts [T, 2, H, W] float32."""
     if not len(recording):
-        raise InputError("recording: expected at least one event, got no events", field="recording")
+        raise InputError.expected("recording", "at least one event", "no events")
     recording = fit_recording(classifier, recording)
     check_grid(classifier, recording.sensor_size)
     _check_polarity(recording)
@@ -207,10 +205,11 @@ def check_grid(classifier: Classifier, binned_size: Size) -> None:
     if classifier.region.binned_size == binned_size and not (classifier.sensor_given or classifier.crop_given):
         return
     fits, largest = max(MIN_SIDE, min(across, down)), max(height, width)
-    raise InputError(
-        f"grid: expected at most the {across}×{down} pixels of the sensor, got the network's {width}×{height}; "
-        f"for ripe predict, stream and serve, --grid {fits} fits the sensor and --grid {largest} keeps the network's",
-        field="grid",
+    raise InputError.expected(
+        "grid",
+        f"at most the {across}×{down} pixels of the sensor",
+        f"the network's {width}×{height}",
+        hint=f"for ripe predict, stream and serve, --grid {fits} fits the sensor, --grid {largest} keeps the network's",
     )
 
 
@@ -236,6 +235,4 @@ def _check_polarity(recording: Recording) -> None:
     polarity = recording.events["p"]
     if len(polarity) >= MIN_POLARITY_EVENTS and (polarity[0] == polarity).all():
         kind = "ON" if polarity[0] else "OFF"
-        raise InputError(
-            f"polarity: expected events of both polarities, got {len(polarity):,} that are all {kind}", field="polarity"
-        )
+        raise InputError.expected("polarity", "events of both polarities", f"{len(polarity):,} that are all {kind}")

@@ -110,8 +110,8 @@ def test_settings_are_kept():
     [
         ([*PLAIN, "stray.bin"], "stray.bin", "class/recording"),
         ([*PLAIN, "left/deep/1.bin"], "left/deep/1.bin", "class/recording"),
-        ([*SPLIT, "train/stray.bin"], "train/stray.bin", "part/class/recording"),
-        ([*SPLIT, "labels.txt"], "labels.txt", "part/class/recording"),
+        ([*SPLIT, "train/stray.bin"], "train/stray.bin", "split/class/recording"),
+        ([*SPLIT, "labels.txt"], "labels.txt", "split/class/recording"),
         ([*SPLIT, "more/a/1.bin"], "train/a/0.bin", "class/recording"),
     ],
 )

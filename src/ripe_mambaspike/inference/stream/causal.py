@@ -46,10 +46,11 @@ class CausalStream(RegularBins, StreamProcessor):
         self._hop_bins = hop_us * time_steps // window_us  # from one prediction to the next
         usable = [edge_of(0, window_us, time_steps, bins) for bins in (max(1, self._hop_bins), self._hop_bins + 1)]
         if hop_us not in usable:
-            raise InputError(
-                "hop_us: expected a whole number of bins, as a causal network predicts when a bin closes, for example "
-                f"{' or '.join(map(str, dict.fromkeys(usable)))}, got {hop_us}",
-                field="hop_us",
+            examples = " or ".join(map(str, dict.fromkeys(usable)))
+            raise InputError.expected(
+                "hop_us",
+                f"a whole number of bins, as a causal network predicts when a bin closes, for example {examples}",
+                hop_us,
             )
         self._hop_bins = max(1, self._hop_bins) + (hop_us != usable[0])
         self._device = classifier.device

@@ -43,7 +43,7 @@ def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[
     """Gradients of potential, spikes, features, scale, shift, the three weights and gain, in the inputs' dtypes."""
     rows, *affine = norm(i.scale, i.shift)
     if rows:
-        raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
+        raise InputError.expected("first_step", "an int where gradients are computed", "a tensor")
     small = [*affine, *_weights(i, torch.float32), dense(i.gain, torch.float32)]
     wide = [torch.empty_like(i.potential, memory_format=torch.contiguous_format) for _ in range(3)]
     found = [None if p is None else torch.empty_like(p) for p in small]

@@ -28,7 +28,7 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
     own_rows, *affine = norm(i.scale, i.shift)
     tensors = (*affine, *constants(i.firing))
     if own_rows:
-        raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
+        raise InputError.expected("first_step", "an int where gradients are computed", "a tensor")
     incoming = [dense(grad, x.dtype) for grad in grads[1:4]]
     grad_x = torch.empty_like(x)
     found = [None if p is None else torch.empty_like(p) for p in tensors]
@@ -87,6 +87,4 @@ def check_shapes(state: Sequence[Tensor | None], rows: Tensor | None, x: Tensor)
 def check_in_place(given: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> None:
     """Raise if a state that is updated in place had to be copied to be read."""
     if any(one is not other for one, other in zip(given, read, strict=True)):
-        raise InputError(
-            "state_rows: expected a contiguous state (float32, spikes as bytes), got another", field="state_rows"
-        )
+        raise InputError.expected("state_rows", "a contiguous state (float32, spikes as bytes)", "another")

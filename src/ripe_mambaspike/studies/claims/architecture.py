@@ -8,11 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ripe_mambaspike.account.parameters import meta_model
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.flops import token_counts
-from ripe_mambaspike.models.registry import create_model, model_config
+from ripe_mambaspike.models.registry import create_model, meta_model, model_config
 from ripe_mambaspike.nn.bridge import rates_on_grid
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates

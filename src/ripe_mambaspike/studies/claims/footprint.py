@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from ripe_mambaspike.account.parameters import count_parameters, meta_model
+from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.config import ModelConfig
-from ripe_mambaspike.models.registry import model_config
+from ripe_mambaspike.models.registry import meta_model, model_config
 from ripe_mambaspike.nn.bridge import RateProjection
 from ripe_mambaspike.nn.norm import TimeBatchNorm
 from ripe_mambaspike.studies.claims.printed import DAILY, printed_row

@@ -33,7 +33,7 @@ from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.observe import by_layer
 from ripe_mambaspike.models.pretrained import load_weights
-from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD
 
@@ -148,8 +148,7 @@ class NirFrontEnd:
     def network(self) -> RipeMambaSpike:
         """The whole network again, from the nodes and the metadata."""
         config = RipeConfig.from_dict(json.loads(text(self.graph.metadata["config"])), str(self.path))
-        with torch.device("meta"):
-            model = build(config, text(self.graph.metadata["name"]))
+        model = meta_model(config, name=text(self.graph.metadata["name"]))
         assert isinstance(model, RipeMambaSpike)
         tensors = {name: torch.as_tensor(values) for name, values in node_parameters(self.graph).items()}
         load_weights(model, tensors, str(self.path))
