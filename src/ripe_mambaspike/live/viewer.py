@@ -1,7 +1,7 @@
 """One viewer: what it watches, and the loop that sends frames and predictions.
 
 The loop draws the frame that is due by the wall clock, sends it and waits until it has been sent. A slow viewer skips
-frames and is told how many; nothing is queued for it.
+frames and gets their number; nothing is queued for it.
 """
 
 import asyncio
