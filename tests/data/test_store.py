@@ -14,10 +14,10 @@ from ripe_mambaspike.data.store import (
     compare_source,
     current_key,
     file_checksum,
+    from_stored,
     open_store,
-    pack_events,
     read_store,
-    unpack_events,
+    to_stored,
     verify_store,
 )
 from ripe_mambaspike.data.store_index import HINT, INDEX, LAYOUT_VERSION, index_checksum
@@ -31,13 +31,13 @@ def test_packing_loses_nothing():
     corners = make_events(
         [0, 65535, 7, 0], [0, 32767, 32767, 3], [5, 5, 2**32 + 4, 10], [0, 1, 0, 1]
     )  # the largest that fits
-    packed = pack_events(corners, 5)
+    packed = to_stored(corners, 5)
     assert packed.dtype == STORED_EVENT
     assert STORED_EVENT.itemsize == 8
     assert packed["t"].tolist() == [0, 0, 2**32 - 1, 5]
-    np.testing.assert_array_equal(unpack_events(packed, 5), corners)
-    np.testing.assert_array_equal(unpack_events(packed)["t"], corners["t"] - 5)
-    assert unpack_events(packed[:0]).shape == (0,)
+    np.testing.assert_array_equal(from_stored(packed, 5), corners)
+    np.testing.assert_array_equal(from_stored(packed)["t"], corners["t"] - 5)
+    assert from_stored(packed[:0]).shape == (0,)
 
 
 def test_the_facts_of_a_store(store, digits):
@@ -57,7 +57,7 @@ def test_the_facts_of_a_store(store, digits):
         name = f"Train/{(number + 1) % 2}/{number + 1:05d}"
         source = read(digits / f"{name}.bin")
         assert clip.metadata == {"name": name, "start_us": source.first_us}
-        np.testing.assert_array_equal(unpack_events(pack_events(clip.events, 0), source.first_us), source.events)
+        np.testing.assert_array_equal(from_stored(to_stored(clip.events, 0), source.first_us), source.events)
         assert (clip.format, clip.sensor_size) == ("store/nmnist-600", (34, 34))
 
 

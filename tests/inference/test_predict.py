@@ -84,7 +84,7 @@ def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved
     assert predict(classifier, clip).label == str(wanted)
 
 
-def test_steps_and_grid_may_be_asked_for(saved, network):
+def test_time_steps_and_grid_can_be_given(saved, network):
     clip = recording()
     classifier = load(saved, time_steps=3, grid=12)
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_events_out_of_order_change_nothing(saved):
         assert predict(classifier, shuffled) == predict(classifier, clip)
 
 
-def test_a_sensor_smaller_than_the_grid_is_refused_unless_asked(saved):
+def test_a_sensor_smaller_than_the_grid_is_refused_unless_a_grid_is_given(saved):
     clip = recording(size=(12, 40))
     with raises(InputError, field="grid", mentions=("12×40", "19×17", 12)):
         predict(load(saved), clip)

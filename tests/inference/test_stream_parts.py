@@ -166,7 +166,7 @@ def test_strays_are_counted_and_left_out():
     assert sorter.stray == 2
 
 
-def test_a_clock_that_begins_anew_is_followed():
+def test_a_clock_that_restarts_is_followed():
     sorter = EventSorter(tolerance_us=5, max_jump_us=1000)
     sorter.push(make([50_000, 50_010]))
     assert sorter.push(make([3])) == []
@@ -244,7 +244,7 @@ def test_percentiles_are_right_to_two_per_cent(seconds):
     assert latency.longest == max(seconds)
 
 
-def test_no_answers_have_no_percentiles():
+def test_no_predictions_have_no_percentiles():
     assert LatencyHistogram().percentile(95) is None
 
 

@@ -19,7 +19,7 @@ from ripe_mambaspike.inference.streamer import StreamPrediction
 
 
 class Echo:
-    """A streamer that answers every packet at once."""
+    """A streamer that predictions every packet at once."""
 
     def __init__(self, size=SENSOR):
         self.size, self.late, self.silent = size, 0, 0
@@ -58,36 +58,36 @@ class Given:
 
 
 def run_with(source, limits=None, **options):
-    echo, answers, said = Echo(), [], []
+    echo, predictions, said = Echo(), [], []
     run = StreamRunner(
         source,
         lambda size: echo,
         limits or StreamLimits(),
-        on_prediction=answers.append,
+        on_prediction=predictions.append,
         on_message=said.append,
         **options,
     )
-    return echo, answers, said, run
+    return echo, predictions, said, run
 
 
 def test_everything_reaches_the_network():
-    echo, answers, said, run = run_with(Given([make([1, 2]), make([3]), make([4, 5, 6])]))
+    echo, predictions, said, run = run_with(Given([make([1, 2]), make([3]), make([4, 5, 6])]))
     summary = run.run()
     assert echo.pushed == [[1, 2], [3], [4, 5, 6]]
-    assert (summary.events, summary.predictions, len(answers), said) == (6, 3, 3, [])
-    assert summary.latency_ms["p50"] == pytest.approx(10, rel=0.03)  # not live: what the answer took
+    assert (summary.events, summary.predictions, len(predictions), said) == (6, 3, 3, [])
+    assert summary.latency_ms["p50"] == pytest.approx(10, rel=0.03)  # not live: what the prediction took
     assert summary.dropped == {"queue": 0, "rate": 0, "late": 0, "stray": 0}
 
 
-def test_it_stops_after_enough_answers():
-    _, answers, _, run = run_with(Given([make([index]) for index in range(50)]), StreamLimits(max_predictions=7))
-    assert run.run().predictions == len(answers) == 7
+def test_it_stops_after_max_predictions():
+    _, predictions, _, run = run_with(Given([make([index]) for index in range(50)]), StreamLimits(max_predictions=7))
+    assert run.run().predictions == len(predictions) == 7
 
 
-def test_it_stops_when_asked():
+def test_it_stops_when_should_stop_says_so():
     asked = []
     source = Given([make([1]), make([2])], live=True, pause=60)
-    _, answers, _, run = run_with(source, should_stop=lambda: bool(asked or answers))
+    _, predictions, _, run = run_with(source, should_stop=lambda: bool(asked or predictions))
     assert run.run().predictions == 1
 
 
@@ -192,11 +192,11 @@ def test_a_source_of_invalid_packets_alone_is_an_error(data, tmp_path):
 def test_invalid_packets_are_reported_at_intervals(monkeypatch):
     monkeypatch.setattr("ripe_mambaspike.inference.stream.run.MESSAGE_INTERVAL_SECONDS", 0.0)
     source = Given([make([1]), make([2]), make([3])], live=True, pause=0.2)
-    _, answers, said, run = run_with(source, report_invalid=True)
+    _, predictions, said, run = run_with(source, report_invalid=True)
 
-    def more(answer):
-        answers.append(answer)
-        source.invalid, source.last_invalid = 1000 * len(answers) - 999, f"reason {len(answers)}"
+    def more(prediction):
+        predictions.append(prediction)
+        source.invalid, source.last_invalid = 1000 * len(predictions) - 999, f"reason {len(predictions)}"
 
     run._on_prediction = more
     run.run()

@@ -172,7 +172,7 @@ def answer(start=0, step=4, attention=None, steps=4):
     )
 
 
-def test_an_answer_is_told_in_seconds_since_the_origin():
+def test_a_prediction_message_counts_seconds_since_the_origin():
     told = prediction_message(answer(1_000_100, step=3), 1_000_000)
     assert (told.at_us, told.final) == (400, False)
     said = json.loads(predictions_message([told, told], 5, attention=True))
@@ -183,7 +183,7 @@ def test_an_answer_is_told_in_seconds_since_the_origin():
     }  # fmt: skip
 
 
-def test_attention_is_told_when_it_is_asked_for():
+def test_attention_is_sent_on_request():
     told = prediction_message(answer(attention=torch.tensor([[0.0, 1.5, 3.0]])), 0)
     assert "attention" not in json.loads(told.json)
     found = json.loads(told.json_with_attention)["attention"]

@@ -82,7 +82,7 @@ def test_the_greeting_says_what_there_is(running, watch):
     assert "/" not in json.dumps(hello["recordings"])
 
 
-def test_a_short_recording_is_answered_as_predict_does(running, watch, classifier, clip):
+def test_a_short_recording_gets_the_prediction_of_predict(running, watch, classifier, clip):
     with watch(running) as viewer:
         viewer.ask("loop", False)  # nothing plays yet
         assert viewer.until("error")["message"].startswith("recording: ")
@@ -155,7 +155,7 @@ def test_pause_seek_and_resume(running, watch):
         viewer.until(lambda said: said["kind"] == "status" and not said["paused"] and said["position"] > 0.6)
 
 
-def test_viewers_of_one_recording_share_its_answers(serve, watch, monkeypatch):
+def test_viewers_of_one_recording_share_its_predictions(serve, watch, monkeypatch):
     from ripe_mambaspike.live import watched
 
     made = []
@@ -176,7 +176,7 @@ def test_viewers_of_one_recording_share_its_answers(serve, watch, monkeypatch):
         assert len(made) == 4
 
 
-def test_who_leaves_is_forgotten(serve, watch, wait_until):
+def test_a_viewer_that_leaves_is_forgotten(serve, watch, wait_until):
     running = serve()
     with watch(running) as viewer:
         viewer.ask("play", LONG)
@@ -193,7 +193,7 @@ def test_who_leaves_is_forgotten(serve, watch, wait_until):
         viewer.until("predictions")
 
 
-def test_a_recording_that_cannot_be_read_is_one_sentence(running, watch, folder):
+def test_a_recording_that_cannot_be_read_gets_one_sentence(running, watch, folder):
     with watch(running) as viewer:
         viewer.ask("play", DAMAGED)
         sentence = viewer.until("error")["message"]
@@ -209,7 +209,7 @@ def test_a_recording_that_cannot_be_read_is_one_sentence(running, watch, folder)
         assert "<img src=x" in viewer.until("opened")["name"]
 
 
-def test_a_sensor_that_is_too_small_is_one_sentence(serve, watch, tmp_path, random_events):
+def test_a_sensor_that_is_too_small_gets_one_sentence(serve, watch, tmp_path, random_events):
     from ripe_mambaspike.live.library import list_recordings
 
     with (tmp_path / "small.npz").open("wb") as file:

@@ -23,7 +23,7 @@ def left(running):
 
 
 @pytest.mark.parametrize("ending", [".npz", ".csv", ".bin", ".raw"])
-def test_a_recording_is_taken_played_and_its_file_removed(running, watch, tmp_path, clip, ending):
+def test_an_upload_is_played_and_its_file_removed(running, watch, tmp_path, clip, ending):
     path = tmp_path / f"clip{ending}"
     write(clip, path)
     status, said = running.upload(path.read_bytes(), f"my clip{ending}")
@@ -98,7 +98,7 @@ def test_an_upload_that_grows_too_large_is_refused_and_removed(serve):
 
 
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "streamed"])
-def test_who_sends_on_comes_to_the_refusal(serve, announced):
+def test_a_client_that_goes_on_sending_gets_the_refusal(serve, announced):
     """A client that reads nothing before it has sent all still hears why."""
     running = serve(upload_bytes=100_000)
     link = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
@@ -137,7 +137,7 @@ def test_an_upload_that_takes_too_long_is_refused(serve):
     ],
     ids=["empty", "unknown", "damaged", "noise"],
 )
-def test_what_is_no_recording_is_one_sentence(running, data, name, sentence):
+def test_an_upload_that_is_no_recording_gets_one_sentence(running, data, name, sentence):
     status, said = running.upload(data, name)
     assert status in (400, 422)
     assert said["error"].startswith(sentence)

@@ -29,7 +29,7 @@ READ_ERRORS = (
 MAX_TIMED_CLIPS = 2000  # clips whose durations give the median
 
 
-def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
+def to_stored(events: Events, start_us: int) -> NDArray[np.void]:
     """Ordered events → as stored."""
     packed = np.empty(len(events), STORED_EVENT)
     packed["t"] = events["t"] - start_us
@@ -38,7 +38,7 @@ def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
     return packed
 
 
-def unpack_events(packed: NDArray[np.void], start_us: int = 0) -> Events:
+def from_stored(packed: NDArray[np.void], start_us: int = 0) -> Events:
     """As stored → events, `start_us` added to their times."""
     events = np.empty(len(packed), EVENT)
     events["x"] = packed["x"]
@@ -83,7 +83,7 @@ class EventStore:
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
         clips = self.index.clips
-        events = unpack_events(self._stored(number, {} if shards is None else shards))
+        events = from_stored(self._stored(number, {} if shards is None else shards))
         metadata: dict[str, Any] = {"name": clips.name[number], "start_us": clips.start_us[number]}
         if self.crop is not None:
             metadata["crop"] = self.crop
