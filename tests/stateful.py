@@ -24,6 +24,9 @@ class Setting(NamedTuple):
     device: str = "cpu"
     relaxed: bool = False  # of attend_fire: nothing flips where sums round differently
     positions: int = 140  # of attend_fire
+    size: tuple[int, int] = (11, 6)  # positions and channels of norm_fire
+    normed: bool = True  # whether norm_fire has a norm
+    grid: tuple[int, int] = (3, 4)  # of the rates
 
 
 def in_place(state):
@@ -63,7 +66,9 @@ class Drawn:
 
 def norm_fire_run(setting):
     d = Drawn(setting)
-    x, affine, firing = d.normal(BATCH, STEPS, 11, 6), d.table(setting.rows, 6), d.firing(6, setting)
+    channels = setting.size[1]
+    x, firing = d.normal(BATCH, STEPS, *setting.size), d.firing(channels, setting)
+    affine = d.table(setting.rows, channels) if setting.normed else (None, None)
 
     def run(samples, steps, state, first):
         options = {"first_step": first, "initial_state": state, "output_final_state": not in_place(state)}
@@ -127,7 +132,12 @@ def rates_run(setting, keep=None):
     def run(samples, steps, state, first):
         given = [[one[samples, steps] for one in group] for group in (spikes, proxies)]
         rates, final = pooled_rates(
-            *given, (3, 4), keep=keep, first_step=first, initial_state=state, output_final_state=not in_place(state)
+            *given,
+            setting.grid,
+            keep=keep,
+            first_step=first,
+            initial_state=state,
+            output_final_state=not in_place(state),
         )
         return (rates,), final
 

@@ -26,11 +26,11 @@ def test_one_form_for_all_messages():
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\n\tb", "a\x1b[31mb\x00", "x" * 300_000, "\n" * 300_000])
 def test_a_message_is_one_line_of_bounded_length(text):
-    said = str(DataError(f"before {text} after"))
-    assert said.isprintable()
-    assert len(said) <= 6 * MAX_MESSAGE_CHARS  # an escaped character takes some
-    assert said.startswith("before ")
-    assert said.endswith(" after")
+    message = str(DataError(f"before {text} after"))
+    assert message.isprintable()
+    assert len(message) <= 6 * MAX_MESSAGE_CHARS  # an escaped character takes some
+    assert message.startswith("before ")
+    assert message.endswith(" after")
 
 
 def test_only_regular_files_of_bounded_size_are_read(tmp_path):

@@ -54,8 +54,8 @@ else:
 
 def killed(what, folder, change, exchange=True):
     """The exit code of a writer that is killed before its n-th change of the disk."""
-    words = [sys.executable, "-c", KILLED, what, str(folder), str(change), str(exchange)]
-    return subprocess.run(words, check=False).returncode
+    command = [sys.executable, "-c", KILLED, what, str(folder), str(change), str(exchange)]
+    return subprocess.run(command, check=False).returncode
 
 
 def names(folder):
@@ -78,7 +78,7 @@ def test_the_file_appears_when_the_block_ends(tmp_path):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("no")])
 @pytest.mark.parametrize("old", [None, b"old"])
-def test_a_block_that_ends_badly_leaves_no_trace(tmp_path, error, old):
+def test_a_block_that_fails_leaves_nothing(tmp_path, error, old):
     path = tmp_path / "a.bin"
     if old:
         path.write_bytes(old)
@@ -109,7 +109,7 @@ def test_a_disk_that_fails_at_the_end(tmp_path, monkeypatch, step):
     assert path.read_bytes() == b"old"
 
 
-def test_all_of_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_files_are_synced_before_they_are_renamed(tmp_path, monkeypatch):
     path = tmp_path / "a.bin"
     seen = []
 
@@ -120,7 +120,7 @@ def test_all_of_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "fsync", sync)
     with atomic_write(path) as file:
         file.write(b"x" * 1000)
-    assert seen == [(1000, False), ("folder", True)]  # and its name before anyone is told
+    assert seen == [(1000, False), ("folder", True)]  # and its name before the function returns
 
 
 def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_the_file_may_be_read_by_whom_the_system_allows(tmp_path, mask):
+def test_the_mode_of_a_file_follows_the_umask(tmp_path, mask):
     before = os.umask(mask)
     try:
         with atomic_write(tmp_path / "a.bin") as file:
@@ -178,7 +178,7 @@ def current_mask():
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("no")])
-def test_a_folder_that_ends_badly_leaves_the_old_one(tmp_path, error):
+def test_a_block_that_fails_keeps_the_old_folder(tmp_path, error):
     path = tmp_path / "made"
 
     def begin():
@@ -194,7 +194,7 @@ def test_a_folder_that_ends_badly_leaves_the_old_one(tmp_path, error):
     assert names(path) == ["whole"]
 
 
-def test_a_folder_that_ends_badly_takes_the_folders_made_for_it_along(tmp_path):
+def test_a_block_that_fails_removes_new_parent_folders(tmp_path):
     def begin():
         with atomic_folder(tmp_path / "a" / "b" / "made"):
             raise ValueError("no")
@@ -213,7 +213,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     assert names(tmp_path / "there") == ["one"]
 
 
-def test_a_folder_that_cannot_be_moved_in_gives_the_place_back(tmp_path, monkeypatch):
+def test_a_failed_rename_restores_the_old_folder(tmp_path, monkeypatch):
     path = tmp_path / "made"
     fill(path, "old")
     monkeypatch.setattr(folders, "_exchange", lambda *_: False)
@@ -351,7 +351,7 @@ def test_nothing_is_removed_where_locks_do_not_work(tmp_path, monkeypatch):
     assert names(tmp_path) == [".a.bin.abcd1234", "a.bin"]
 
 
-def test_a_lock_where_locks_do_not_work_is_told(tmp_path, monkeypatch, caplog):
+def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, caplog):
     def unsupported(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 

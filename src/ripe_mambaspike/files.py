@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,16 +25,22 @@ UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUP
 MAX_JSON_BYTES = 64 << 20  # of a config, manifest or result; real ones have a few kilobytes
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """A regular file, open for reading; raises OSError for pipes and devices, without blocking."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file of at most `most` bytes; raises OSError for anything else.
 
-    Pipes and devices are refused without blocking, too large files before they are read.
+    Too large files are refused before they are read.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    with os.fdopen(descriptor, "rb") as file:
+    with open_regular(path) as file:
         facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
         if facts.st_size > most:
             raise OSError(errno.EFBIG, f"{facts.st_size:,} bytes, at most {most:,} are read", str(path))
         data = file.read(min(most, facts.st_size) + 1)  # read allocates the whole size

@@ -56,7 +56,7 @@ def test_fewer_clips_are_compared_where_both_paths_do_not_fit(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()], ids=["cuda", "cpu"])
-def test_the_command_says_it_in_one_line(monkeypatch, capsys, error):
+def test_the_command_reports_out_of_memory_in_one_line(monkeypatch, capsys, error):
     def failing(*_, **__):
         raise error
 

@@ -55,15 +55,14 @@ def test_too_little_memory_before_and_after(monkeypatch):
     assert free_memory(CPU) > 0
     monkeypatch.setattr(memory, "free_memory", lambda device: 3 << 30)
     expect_memory(3 << 30, CPU, "batch 9")
-    with raises(InputError, field="memory") as caught:
+    with raises(InputError, field="memory", mentions=("batch 9", "4.00 GiB", "3.00 GiB")):
         expect_memory(4 << 30, CPU, "batch 9")
-    assert all(part in str(caught.value) for part in ("batch 9", "4.00 GiB", "3.00 GiB"))
     cuda = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity …")
     cpu = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2147483648 bytes.")
     for error, requested in ((cuda, "20.50 GiB"), (cpu, "2.00 GiB")):
-        with raises(InputError, field="memory") as caught, explain_out_of_memory(CPU, "batch 9"):
+        mentions = ("batch 9", requested, "3.00 GiB")
+        with raises(InputError, field="memory", mentions=mentions), explain_out_of_memory(CPU, "batch 9"):
             raise error
-        assert all(part in str(caught.value) for part in ("batch 9", requested, "3.00 GiB"))
     with pytest.raises(RuntimeError, match="another error"), explain_out_of_memory(CPU, "batch 9"):
         raise RuntimeError("another error")
 
@@ -80,9 +79,8 @@ def test_a_device_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device(None) == CPU
     for name in ("cuda", "tpu"):
-        with raises(ConfigError, field="device") as caught:
+        with raises(ConfigError, field="device", mentions=name):
             choose_device(name)
-        assert name in str(caught.value)
 
 
 def test_the_machine_is_described():

@@ -117,6 +117,5 @@ def test_no_kernels_no_row_of_times(monkeypatch):
 
 
 def test_an_unknown_operator():
-    with raises(ConfigError, field="--only") as caught:
+    with raises(ConfigError, field="--only", mentions=("'norm_fyre'", *TIMED_OPERATORS)):
         bench_ops(options("norm_fyre"))
-    assert all(part in str(caught.value) for part in ("'norm_fyre'", *TIMED_OPERATORS))

@@ -18,9 +18,9 @@ def make_clip(number, side=34):
 
 
 def asked(ripe, *words):
-    said = ripe(*words, "--json")
-    assert said.code == 0, said.err
-    return json.loads(said.out), said.err
+    result = ripe(*words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out), result.err
 
 
 def differ(first, second):

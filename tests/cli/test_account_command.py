@@ -14,11 +14,11 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
 SWEEPS = ("in_size", "time_steps", "width", "num_tokens")
 
 
-def read(said):
+def read(result):
     """The one JSON document of standard output."""
-    assert said.code == 0, said.err
-    assert said.err == ""
-    return json.loads(said.out, parse_constant=pytest.fail)
+    assert result.code == 0, result.err
+    assert result.err == ""
+    return json.loads(result.out, parse_constant=pytest.fail)
 
 
 def test_the_keys_and_totals_of_the_default(ripe):
@@ -43,12 +43,12 @@ def test_options_reach_the_network(ripe, small_words):
     assert document["flops"]["by_part"]["scan"] == 0
 
 
-def test_the_same_words_give_the_same_bytes(ripe, small_words):
+def test_the_same_arguments_give_the_same_bytes(ripe, small_words):
     first, second = (ripe("account", "nmnist", *small_words, "--json").out for _ in range(2))
     assert first == second
 
 
-def test_untrained_weights_are_called_so(ripe, small_words):
+def test_untrained_weights_are_labeled(ripe, small_words):
     about = read(ripe("account", "nmnist", *small_words, "--json"))["energy"]["assumptions"]["measured_on"]
     assert "untrained" in about
     assert "synthetic" in about
@@ -63,17 +63,17 @@ def test_the_baselines(ripe, name):
     assert ripe("account", name, "--in-size", "34", "--time-steps", "3").code == 0
 
 
-def test_people_see_the_totals(ripe, small_words):
+def test_the_text_shows_the_totals(ripe, small_words):
     document = read(ripe("account", "nmnist", *small_words, "--json"))
-    said = ripe("account", "nmnist", *small_words)
-    assert said.code == 0
+    result = ripe("account", "nmnist", *small_words)
+    assert result.code == 0
     for total in ("training", "deployed"):
-        assert f"{document['parameters'][total]:,}" in said.out
-    assert f"{document['dual_kernel']['weights']:,}" in said.out
-    assert f"{document['flops']['total'] / 1e9:.4f}" in said.out
-    assert f"{document['flops']['without_scan'] / 1e9:.4f}" in said.out
+        assert f"{document['parameters'][total]:,}" in result.out
+    assert f"{document['dual_kernel']['weights']:,}" in result.out
+    assert f"{document['flops']['total'] / 1e9:.4f}" in result.out
+    assert f"{document['flops']['without_scan'] / 1e9:.4f}" in result.out
     for part in document["parameters"]["by_part"]:
-        assert part in said.out
+        assert part in result.out
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -81,11 +81,11 @@ def test_sweeps(ripe, name):
     document = read(ripe("account", "--sweep", name, "--json"))
     assert document["sweep"] == name
     assert len(document["rows"]) >= 3
-    said = ripe("account", "--sweep", name)
-    assert said.code == 0
+    result = ripe("account", "--sweep", name)
+    assert result.code == 0
     for row in document["rows"]:
-        assert row["setting"] in said.out
-        assert f"{row['ours']['gflops']:.4g}" in said.out
+        assert row["setting"] in result.out
+        assert f"{row['ours']['gflops']:.4g}" in result.out
 
 
 def test_a_sweep_of_another_network(ripe):

@@ -202,7 +202,7 @@ def test_a_wrong_result_in_a_sweep(printed, wrong):
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else None,
 )
-def test_bad_words(refused, words, named):
+def test_invalid_options_are_refused(refused, words, named):
     if "--device" not in words and len(words) > 2:
         words = (*words[:2], "--device", "cpu", *words[2:])
     refused(words, *named)

@@ -55,10 +55,10 @@ def clips(tmp_path):
     return [write(make_recording(seed), tmp_path / f"clip [{seed}].npz") for seed in range(3)]
 
 
-def read(said):
-    assert said.code == 0, said.err
-    assert said.err == ""
-    return json.loads(said.out, parse_constant=pytest.fail)
+def read(result):
+    assert result.code == 0, result.err
+    assert result.err == ""
+    return json.loads(result.out, parse_constant=pytest.fail)
 
 
 def test_json(ripe, run, clips, network):
@@ -78,15 +78,15 @@ def test_json(ripe, run, clips, network):
     assert document["energy"]["synaptic_operations"] == pytest.approx(seen["additions"]["mean"])
 
 
-def test_for_people(ripe, run, clips):
+def test_text_output(ripe, run, clips):
     document = read(ripe("account", run, "--recordings", *clips, "--json"))
-    said = ripe("account", run, "--recordings", *clips)
-    assert (said.code, said.err) == (0, "")
-    text = " ".join(said.out.split())
+    result = ripe("account", run, "--recordings", *clips)
+    assert (result.code, result.err) == (0, "")
+    text = " ".join(result.out.split())
     assert "over 3 recordings" in text
     assert f"measured on 3 recordings, weights of {run}" in text
     for layer, rate in document["recordings"]["rates"].items():
-        row = next(line for line in said.out.splitlines() if layer in line)
+        row = next(line for line in result.out.splitlines() if layer in line)
         assert [f"{rate[key]:.4f}" for key in ("mean", "min", "max")] == row.replace("│", " ").split()[1:]
     assert f"of {document['recordings']['spikes']:,} spikes 0 differ from the dense network's" in text
     assert f"{document['dual_kernel']['more_than_deployed']:,} more than deployed" in text
@@ -106,7 +106,7 @@ def test_limit_steps_and_resolution(ripe, run, clips):
     assert one["energy"]["assumptions"]["measured_on"] == f"1 recording, weights of {run}"
 
 
-@pytest.mark.parametrize("form", ["deployed", "dual-kernel"])
+@pytest.mark.parametrize("form", ["deployed", pytest.param("dual-kernel", marks=pytest.mark.slow)])
 def test_any_form_gives_the_same_numbers(ripe, run, clips, network, tmp_path, form):
     other = fuse(network, quiet=True) if form == "deployed" else dual_kernel(network, quiet=True)
     folder = other.save_pretrained(tmp_path / form)
@@ -117,14 +117,14 @@ def test_any_form_gives_the_same_numbers(ripe, run, clips, network, tmp_path, fo
         assert given[key] == wanted[key]
 
 
-def test_a_run_without_recordings_is_labelled_as_before(ripe, run):
+def test_a_run_without_recordings_is_labeled_as_before(ripe, run):
     document = read(ripe("account", run, "--json"))
     about = document["energy"]["assumptions"]["measured_on"]
     assert about == f"a synthetic clip (a sweeping bar and noise), weights of {run}"
     assert set(document) == KEYS - {"operations", "recordings"}
 
 
-def test_what_is_refused(refused, quick, clips, tmp_path):
+def test_invalid_options_are_refused(refused, quick, clips, tmp_path):
     on = ("--recordings", clips[0])
     missing, damaged = tmp_path / "nothing.npz", tmp_path / "damaged.npz"
     damaged.write_bytes(b"PK\x03\x04 no more")

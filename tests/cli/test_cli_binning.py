@@ -174,9 +174,9 @@ def test_an_onnx_export_agrees_with_eval_also_without_its_labels(ripe, either, t
     manifest = json.loads((out / "export.json").read_text())
     manifest["labels"]["data"]["sensor_size"] = [0, 35]
     (out / "export.json").write_text(json.dumps(manifest))
-    said = ripe("predict", out, root / next(iter(wanted)))
-    assert said.code == 2
-    assert "data.sensor_size" in said.err
+    result = ripe("predict", out, root / next(iter(wanted)))
+    assert result.code == 2
+    assert "data.sensor_size" in result.err
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_an_onnx_export_agrees_with_eval_also_without_its_labels(ripe, either, t
 def test_every_format_keeps_the_binning(ripe, cropped, tmp_path, to):
     _, run = cropped
     words = () if to == "nir" else ("--static", "--graphs", "clip")
-    said = ripe("export", run, "--to", to, *words, "--out", tmp_path / "out")
-    if said.code == 2 and "install" in said.err:
-        pytest.skip(said.err)
-    assert said.code == 0, said.err
+    result = ripe("export", run, "--to", to, *words, "--out", tmp_path / "out")
+    if result.code == 2 and "install" in result.err:
+        pytest.skip(result.err)
+    assert result.code == 0, result.err
     labels = read_labels(run / "best")
     assert read_labels(tmp_path / "out") == labels
     assert read_manifest(tmp_path / "out").labels == labels.to_dict()
@@ -215,7 +215,7 @@ def test_streams_agree_with_eval(either):
     assert refused.value.field == "sensor_size"
 
 
-def test_time_goes_on_with_events_outside_the_crop(cropped):
+def test_events_outside_the_crop_advance_time(cropped):
     _, run = cropped
     streamer = Streamer(load(run), (35, 35), window_us=400, hop_us=400)
     assert streamer.push(make_events([5, 6], [9, 9], [1000, 1300], [0, 1])) == []
@@ -244,11 +244,11 @@ def test_the_window_is_as_long_as_the_training_clips(ripe, trained):
     root, run = trained
     duration = read_labels(run / "best").duration_us
     path = next(iter(sorted((root / "test").rglob("*.bin"))))
-    said = ripe("stream", run, "--source", path, "--pace", "fast", "--early", "--json")
-    assert said.code == 0, said.err
-    *answers, last = [json.loads(line) for line in said.out.splitlines()]
+    result = ripe("stream", run, "--source", path, "--pace", "fast", "--early", "--json")
+    assert result.code == 0, result.err
+    *answers, last = [json.loads(line) for line in result.out.splitlines()]
     assert answers[0]["stop_us"] - answers[0]["start_us"] == duration
-    assert "--window" not in said.err
+    assert "--window" not in result.err
     assert (last["summary"]["sensor_size"], last["summary"]["sensor_size_from"]) == ([35, 35], "the network")
     network = make_served_network(load(run))
     assert (network.window_us, network.max_single_us) == (duration, 2 * duration)
@@ -271,9 +271,9 @@ def test_what_is_outside_the_crop_is_counted(cropped, ripe):
     assert any(
         f"{sum(map(len, every)) - inside:,} events outside the crop 3 5 24 26" in note for note in index["notes"]
     )
-    said = ripe("data", "verify", "folder", "--root", root, "--json")
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["crop"] == list(CROP)
+    result = ripe("data", "verify", "folder", "--root", root, "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["crop"] == list(CROP)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_what_is_outside_the_crop_is_counted(cropped, ripe):
      ("--crop", "0", "0", "0", "9"), ("--crop", "33", "33", "1", "1")],
     ids=["sensor given", "sensor guessed", "nothing", "no events"],
 )  # fmt: skip
-def test_a_crop_that_cannot_be(refused, tmp_path, words):
+def test_an_invalid_crop_is_refused(refused, tmp_path, words):
     events = make_events([5, 33], [5, 20], [0, 9], [0, 1])
     (tmp_path / "a").mkdir()
     write(Recording(events, (34, 34)), tmp_path / "a" / "1.bin")
@@ -290,7 +290,7 @@ def test_a_crop_that_cannot_be(refused, tmp_path, words):
     assert not list(tmp_path.glob(".ripe/folder/*/index.json"))
 
 
-def test_an_extra_set_of_another_sensor_is_told(trained, tmp_path, capsys):
+def test_an_extra_dataset_of_another_sensor_gives_a_warning(trained, tmp_path, capsys):
     root, _ = trained
     other = Path(shutil.copytree(root, tmp_path / "other", ignore=shutil.ignore_patterns(".ripe")))
     prepared = ["data", "prepare", "folder", "--root", str(other), "--workers", "1", "--sensor-size", "40", "36"]

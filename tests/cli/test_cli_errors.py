@@ -49,7 +49,7 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else None,
 )
 @pytest.mark.parametrize("json", [False, True], ids=["text", "json"])
-def test_words(refused, words, named, json):
+def test_invalid_options_are_refused(refused, words, named, json):
     if json and words and words[0] in ("account", "models"):
         words = (*words[:1], "--json", *words[1:])
     refused(words, *named)
@@ -60,11 +60,11 @@ def test_words(refused, words, named, json):
     [("account", "--steps", "3"), ("account", "--resolution", "34"), ("predict", "net", "a.raw", "--steps", "3")],
     ids=" ".join,
 )
-def test_an_earlier_spelling_names_today_s(refused, words):
+def test_an_earlier_option_is_refused_with_the_current_one(refused, words):
     refused(words, "--in-size" if "--resolution" in words else "--time-steps")
 
 
-def test_folders(refused, saved, tmp_path):
+def test_invalid_folders_are_refused(refused, saved, tmp_path):
     refused(("account", tmp_path / "nowhere"), tmp_path / "nowhere")
     refused(("account", tmp_path), "config.json")
     refused(("account", saved / "config.json"), "config.json")
@@ -102,7 +102,7 @@ def test_unreadable_input(refused, saved, tmp_path, data):
     refused(("account", saved, "--input", path), path)
 
 
-def test_input_that_is_not_there(refused, saved, tmp_path):
+def test_a_missing_input_is_refused(refused, saved, tmp_path):
     refused(("account", saved, "--input", tmp_path / "none.npy"), tmp_path / "none.npy")
     refused(("account", saved, "--input", tmp_path), tmp_path)
 

@@ -18,15 +18,15 @@ def result(finished):
 
 
 def asked(ripe, *words):
-    said = ripe("eval", *words, "--json")
-    assert said.code == 0, said.err
-    return json.loads(said.out)
+    result = ripe("eval", *words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
 
 
 SAME = ("set", "partition", "split", "top1", "top5", "n", "per_class", "confusion")
 
 
-def test_the_number_of_the_result(ripe, finished, result):
+def test_eval_gives_the_accuracy_of_the_result(ripe, finished, result):
     found = asked(ripe, finished)
     assert result["n"] == 37  # more than one batch, the last one not full
     assert {name: found[name] for name in (*SAME, "loss", "rates")} == {
@@ -35,7 +35,7 @@ def test_the_number_of_the_result(ripe, finished, result):
     assert found["form"] == "training"
 
 
-def test_the_number_of_the_fused_form(ripe, finished, result):
+def test_the_fused_form_gives_the_same_accuracy(ripe, finished, result):
     found = asked(ripe, finished, "--fused")
     assert found["form"] == "deployed"
     assert {name: found[name] for name in SAME} == {name: result[name] for name in SAME}
@@ -43,12 +43,12 @@ def test_the_number_of_the_fused_form(ripe, finished, result):
     assert found["rates"] == pytest.approx(result["rates"], rel=1e-3)
 
 
-def test_the_calls_are_not_all_the_same(result):
+def test_predictions_are_not_all_the_same_class(result):
     """So that equal confusions mean something."""
     assert len(np.flatnonzero(np.array(result["confusion"]).sum(0))) > 1
 
 
-def test_the_number_of_the_validation(ripe, finished, result):
+def test_eval_on_validation_clips_gives_the_logged_accuracy(ripe, finished, result):
     found = asked(ripe, finished, "--split", "val")
     lines = (finished / "log.csv").read_text().splitlines()
     row = dict(zip(lines[0].split(","), lines[result["epoch"]].split(","), strict=True))
@@ -58,7 +58,7 @@ def test_the_number_of_the_validation(ripe, finished, result):
     assert asked(ripe, finished, "--split", "train")["n"] == 22
 
 
-def test_the_folder_of_the_network_alone(ripe, finished, result, gestures, tmp_path):
+def test_eval_of_a_network_folder(ripe, finished, result, gestures, tmp_path):
     """best/ in its run finds the recipe; copied elsewhere it needs to be told where the clips are."""
     assert asked(ripe, finished / "best")["confusion"] == result["confusion"]
     shutil.copytree(finished / "best", tmp_path / "net")
@@ -66,7 +66,7 @@ def test_the_folder_of_the_network_alone(ripe, finished, result, gestures, tmp_p
     assert {name: found[name] for name in SAME} == {name: result[name] for name in SAME}
 
 
-def test_logits_that_are_not_finite_have_no_number(refused, finished, gestures, tmp_path):
+def test_logits_that_are_not_finite_are_refused(refused, finished, gestures, tmp_path):
     """The weights are finite, the sums over them are not: every clip would count as the first class."""
     model = from_pretrained(finished / "best")
     with torch.no_grad():
@@ -81,17 +81,17 @@ def test_a_cut_of_the_same_set(ripe, finished, result):
 
 
 def test_what_is_printed(ripe, finished, result):
-    said = ripe("eval", finished)
-    text = " ".join(said.out.split())
-    assert said.code == 0
-    assert said.err == ""
+    printed = ripe("eval", finished)
+    text = " ".join(printed.out.split())
+    assert printed.code == 0
+    assert printed.err == ""
     assert f"top-1 {100 * result['top1']:.2f} %, top-5 {100 * result['top5']:.2f} % of 37" in text
     assert "synthgesture (people) test clips, training form" in text
     assert all(row["name"][:10] in text for row in result["per_class"])
     assert "firing rates" in text
 
 
-def test_a_set_with_other_classes(refused, finished, tmp_path):
+def test_a_dataset_with_other_classes_is_refused(refused, finished, tmp_path):
     """Two more classes than the network tells apart; then the same number in another order."""
     shutil.copytree(finished / "best", tmp_path / "net")
     labels = read_labels(tmp_path / "net")
@@ -106,7 +106,7 @@ def test_a_set_with_other_classes(refused, finished, tmp_path):
         refused(["eval", tmp_path / "net"], tmp_path / "net", "11", "synthgesture")
 
 
-def test_another_set(refused, finished, gestures, tmp_path):
+def test_another_dataset(refused, finished, gestures, tmp_path):
     refused(["eval", finished, "--dataset", "nmnist", "--root", tmp_path], tmp_path, "nmnist")
     refused(["eval", finished, "--dataset", "nmnis"], "nmnis")
     refused(["eval", finished, "--root", tmp_path], tmp_path, "synthgesture")
@@ -114,7 +114,7 @@ def test_another_set(refused, finished, gestures, tmp_path):
     refused(["eval", finished, "--split", "all"], "--split", "all")
 
 
-def test_folders_that_are_none(refused, finished, tmp_path):
+def test_folders_without_a_network_are_refused(refused, finished, tmp_path):
     refused(["eval", tmp_path / "none"], tmp_path / "none")
     refused(["eval", tmp_path], tmp_path, "config.json")
     refused(["eval", finished / "log.csv"], finished / "log.csv")
@@ -145,6 +145,6 @@ def test_top5_of_few_classes_is_left_out(capsys):
     }
     document["store"] = "0123456789abcdef"
     show_evaluation({**document, "shuffled": False, "per_class": [], "rates": []})
-    said = capsys.readouterr().out
-    assert "top-1 75.00 %" in said
-    assert "top-5" not in said
+    result = capsys.readouterr().out
+    assert "top-1 75.00 %" in result
+    assert "top-5" not in result

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.slow
 
 
 def asked(ripe, *words):
-    said = ripe("export", *words, "--json")
-    assert said.code == 0, said.err
-    return json.loads(said.out)
+    result = ripe("export", *words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
 
 
 @pytest.fixture(autouse=True)
@@ -63,14 +63,14 @@ def test_int8_on_the_runs_own_recordings(ripe, finished, tmp_path):
     assert "GFLOP" in card
 
 
-def test_onnx_and_what_it_says_to_people(ripe, finished, recordings, tmp_path):
+def test_onnx_and_its_text_output(ripe, finished, recordings, tmp_path):
     out = tmp_path / "out"
-    said = ripe("export", finished, "--to", "onnx", "--static", "--check", "--recordings", *recordings, "--out", out)
-    assert said.code == 0, said.err
+    result = ripe("export", finished, "--to", "onnx", "--static", "--check", "--recordings", *recordings, "--out", out)
+    assert result.code == 0, result.err
     for words in ("onnx, fp32 weights; bytes: clip.onnx", "beside PyTorch on 8 recordings given", "clip graph"):
-        assert words in said.out
-    assert "step and tail graphs" in said.out
-    assert "8 of 8" in said.out
+        assert words in result.out
+    assert "step and tail graphs" in result.out
+    assert "8 of 8" in result.out
     assert load_exported(out).kinds == ("clip", "step", "tail")
     assert "onnx, clip graph beside PyTorch: largest relative difference" in (out / "README.md").read_text()
     predicted = json.loads(ripe("predict", out, *recordings[:2], "--json").out)["recordings"]
@@ -85,15 +85,15 @@ def test_nir_and_what_it_does_not_express(ripe, finished, recordings, tmp_path):
     found = asked(ripe, finished, *words)
     assert found["check"]["ways"]["front-end"]["differing"] == 0
     assert any("attention" in sentence for sentence in found["not_expressed"])
-    said = ripe("export", finished, *words)
-    assert "0 of" in said.out
+    result = ripe("export", finished, *words)
+    assert "0 of" in result.out
     card = (tmp_path / "out" / "README.md").read_text()
     for sentence in found["not_expressed"]:
-        assert sentence in said.out
+        assert sentence in result.out
         assert sentence in card.replace("\\", "")
 
 
-def test_it_goes_beside_the_network(ripe, finished, tmp_path):
+def test_the_default_folder_is_beside_the_network(ripe, finished, tmp_path):
     run = shutil.copytree(finished, tmp_path / "run")
     found = asked(ripe, run, "--to", "safetensors", "--weights", "fp16")
     assert found["folder"] == str(run / "export" / "safetensors-fp16")
@@ -107,8 +107,8 @@ def test_a_network_without_a_run(ripe, refused, saved, tmp_path):
     assert "accuracy" not in found
     assert str(saved) in found["accuracy_unknown"]
     assert "trained on" in found["accuracy_unknown"]
-    said = ripe("export", saved, "--to", "safetensors", "--weights", "fp16")
-    assert "not measured" in said.out
+    result = ripe("export", saved, "--to", "safetensors", "--weights", "fp16")
+    assert "not measured" in result.out
     assert (saved.parent / "net-export" / "safetensors-fp16" / "model.safetensors").is_file()
     named = ["trained on", "recordings"]
     refused(["export", saved, "--to", "safetensors", "--check", "--out", tmp_path / "a"], *named)
@@ -140,7 +140,7 @@ def test_recordings_that_do_not_fit(refused, finished, recordings, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_words_that_cannot_be(refused, finished, gestures, tmp_path):
+def test_invalid_options_are_refused(refused, finished, gestures, tmp_path):
     words = ["export", finished, "--out", tmp_path / "out"]
     refused(["export", tmp_path / "gone", "--to", "onnx"], "gone")
     refused([*words, "--to", "onnx", "--opset", "3"], "opset", "3")
@@ -156,7 +156,7 @@ def test_words_that_cannot_be(refused, finished, gestures, tmp_path):
     refused(["export", finished, "--to", "safetensors", "--out", gestures], gestures)
 
 
-def test_an_export_that_was_damaged(refused, ripe, finished, recordings, tmp_path):
+def test_a_damaged_export_is_refused(refused, ripe, finished, recordings, tmp_path):
     asked(ripe, finished, "--to", "torch-export", "--static", "--graphs", "step", "--out", tmp_path / "out")
     path = tmp_path / "out" / "step.pt2"
     path.write_bytes(path.read_bytes()[:-100])

@@ -79,7 +79,7 @@ def test_json(predict, network, clip):
     assert [one["label"] for one in row["timeline"]] == [one.label for one in wanted.timeline]
 
 
-def test_for_people(predict, network, clip):
+def test_text_output(predict, network, clip):
     code, out, err = predict(network, clip)
     assert (code, err) == (0, "")
     wanted = predict_one(load(network), make_recording())
@@ -116,7 +116,7 @@ def test_steps_and_grid(predict, network, clip):
     assert len(document["recordings"][0]["timeline"]) == 5
 
 
-def test_good_ones_are_predicted_and_bad_ones_named(predict, network, clip, tmp_path):
+def test_unreadable_recordings_are_named_and_the_others_predicted(predict, network, clip, tmp_path):
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"nothing of the kind")
     small = write(make_recording(size=(10, 10)), tmp_path / "small.npz")
@@ -135,7 +135,7 @@ def test_good_ones_are_predicted_and_bad_ones_named(predict, network, clip, tmp_
     assert out.startswith(str(clip))
 
 
-def test_one_that_cannot_be_used_is_one_sentence(predict, network, clip, tmp_path):
+def test_each_invalid_input_gives_one_line(predict, network, clip, tmp_path):
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"nothing of the kind")
     empty = tmp_path / "empty.csv"
@@ -167,7 +167,7 @@ def test_no_recording(predict, network):
     assert "recording" in err
 
 
-def test_what_a_reader_says_goes_to_standard_error(predict, network, tmp_path):
+def test_warnings_of_the_reader_go_to_standard_error(predict, network, tmp_path):
     events = make_recording().events.copy()
     events["t"][100], events["t"][101] = events["t"][1000], events["t"][50]
     path = write(Recording(events, (20, 20)), tmp_path / "back.npz")

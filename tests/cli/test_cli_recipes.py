@@ -19,10 +19,10 @@ from ripe_mambaspike.train.recipes import (
 )
 
 
-def test_the_list_has_one_line_a_recipe(capsys):
+def test_the_list_has_one_line_per_recipe(capsys):
     assert RecipesCommand().run() == 0
-    said = capsys.readouterr().out
-    lines = [line for line in said.splitlines() if line.startswith("│")]
+    result = capsys.readouterr().out
+    lines = [line for line in result.splitlines() if line.startswith("│")]
     assert [line.split("│")[1].strip() for line in lines] == list_recipes()
     for name, line in zip(list_recipes(), lines, strict=True):
         assert describe_recipe(name).splitlines()[0] in line
@@ -49,10 +49,10 @@ def test_the_list_as_json(capsys):
 @pytest.mark.parametrize("name", list_recipes())
 def test_one_is_printed_as_a_recipe_file(capsys, name):
     assert RecipesCommand(name).run() == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"# {describe_recipe(name).splitlines()[0]}\n# ripe train {name}")
-    assert "  # T, time bins of a clip\n" in said
-    assert recipe_from(yaml.safe_load(said), "printed") == load_recipe(name)
+    result = capsys.readouterr().out
+    assert result.startswith(f"# {describe_recipe(name).splitlines()[0]}\n# ripe train {name}")
+    assert "  # T, time bins of a clip\n" in result
+    assert recipe_from(yaml.safe_load(result), "printed") == load_recipe(name)
 
 
 def test_one_as_json(capsys):
@@ -78,9 +78,9 @@ def test_an_unknown_name(capsys):
 
 @pytest.mark.parametrize("command", ["train", "seeds"])
 def test_help_lists_every_field_with_its_comment(ripe, command):
-    said = ripe(command, "--help")
-    assert said.code == 0
-    words = " ".join(said.out.replace("│", " ").split())
+    result = ripe(command, "--help")
+    assert result.code == 0
+    words = " ".join(result.out.replace("│", " ").split())
     for path, text in field_help().items():
         if path != "model.fields":  # a mapping, which --set alone takes
             assert f"--{path.replace('_', '-')} " in words

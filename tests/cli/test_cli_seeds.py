@@ -64,13 +64,13 @@ def seeds(capsys):
 GESTURES = {0: (258 / 264, 1, 264), 1: (259 / 264, 1, 264), 2: (259 / 264, 1, 264), 3: (260 / 264, 1, 264)}
 
 
-def test_the_papers_gestures(seeds, train, tmp_path):
+def test_mean_spread_and_best_of_five_seeds(seeds, train, tmp_path):
     """258 to 260 of 264 clips: 97.73, 98.11 and 98.48 %."""
     train({**GESTURES, 4: (260 / 264, 1, 264)})
     out = tmp_path / "group"
-    code, said, err = seeds("synthgesture", "--seeds", "0-4", "--out", out, "--jobs", "3", "--json")
+    code, result, err = seeds("synthgesture", "--seeds", "0-4", "--out", out, "--jobs", "3", "--json")
     assert (code, err) == (0, "")
-    document = json.loads(said)
+    document = json.loads(result)
     assert [round(value, 2) for value in document["top1"]["values"]] == [97.73, 98.11, 98.11, 98.48, 98.48]
     assert round(document["top1"]["mean"], 2) == 98.18
     assert round(document["top1"]["std"], 2) == 0.32  # of the unrounded shares; the paper's 0.31 is of rounded ones
@@ -87,14 +87,14 @@ def test_the_papers_gestures(seeds, train, tmp_path):
     ]  # fmt: skip
 
 
-def test_for_people(seeds, train, tmp_path):
+def test_text_output(seeds, train, tmp_path):
     train({3: (0.5, -1, 8)})
-    code, said, err = seeds("synthgesture", "--seeds", "3", "--out", tmp_path / "one")
+    code, result, err = seeds("synthgesture", "--seeds", "3", "--out", tmp_path / "one")
     assert (code, err) == (0, "")
-    assert "top-1: 50.00 %, best 50.00 % of 1" in said
-    assert "top-5" not in said
+    assert "top-1: 50.00 %, best 50.00 % of 1" in result
+    assert "top-5" not in result
     assert "top-5" not in (tmp_path / "one" / "summary.md").read_text()
-    assert str(tmp_path / "one" / "summary.json") in said
+    assert str(tmp_path / "one" / "summary.json") in result
 
 
 def test_finished_runs_are_not_run_again(seeds, train, tmp_path):
@@ -105,18 +105,18 @@ def test_finished_runs_are_not_run_again(seeds, train, tmp_path):
     assert document["reused"] == ["seed-0", "seed-1"]
     assert len(document["top1"]["values"]) == 4
     assert [(tmp_path / "group" / f"seed-{seed}" / "count").read_text() for seed in range(4)] == ["x"] * 4
-    code, said, err = seeds(*words, "--seeds", "0-3", "--set", "schedule.epochs=99")
-    assert (code, said) == (2, "")
+    code, result, err = seeds(*words, "--seeds", "0-3", "--set", "schedule.epochs=99")
+    assert (code, result) == (2, "")
     assert "schedule.epochs" in err
     assert "seed-0" in err
 
 
-def test_a_failed_run_is_named_and_the_others_go_on(seeds, train, tmp_path):
+def test_a_failed_run_is_named_and_the_others_continue(seeds, train, tmp_path):
     train({0: (0.5, 0.9, 10), 1: (-1, -1, 1), 2: (0.7, 0.9, 10)})
     out = tmp_path / "group"
-    code, said, err = seeds("synthgesture", "--seeds", "0-2", "--out", out, "--json")
+    code, result, err = seeds("synthgesture", "--seeds", "0-2", "--out", out, "--json")
     assert code == 1
-    document = json.loads(said)
+    document = json.loads(result)
     assert document["top1"]["values"] == [50, 70]
     (failure,) = document["failed"]
     assert (failure["run"], failure["seed"], failure["fold"]) == ("seed-1", 1, None)
@@ -125,16 +125,16 @@ def test_a_failed_run_is_named_and_the_others_go_on(seeds, train, tmp_path):
     assert "seed-1 failed" in (out / "summary.md").read_text()
     # Once what was missing is there, that run alone is made up for.
     train({1: (0.6, 0.9, 10)})
-    code, said, _ = seeds("synthgesture", "--seeds", "0-2", "--out", out, "--json")
+    code, result, _ = seeds("synthgesture", "--seeds", "0-2", "--out", out, "--json")
     assert code == 0
-    assert json.loads(said)["top1"]["values"] == [50, 60, 70]
+    assert json.loads(result)["top1"]["values"] == [50, 60, 70]
 
 
 def test_all_failed(seeds, train, tmp_path):
     train({0: (-1, -1, 1)})
-    code, said, err = seeds("synthgesture", "--seeds", "0", "--out", tmp_path / "group")
+    code, result, err = seeds("synthgesture", "--seeds", "0", "--out", tmp_path / "group")
     assert code == 1
-    assert "top-1: –" in said
+    assert "top-1: –" in result
     assert "seed-0" in err
     assert json.loads((tmp_path / "group" / "summary.json").read_text())["top1"] is None
 
@@ -143,9 +143,9 @@ def test_folds_are_pooled(seeds, train, tmp_path):
     results = {(0, 0): (0.5, 1, 4), (0, 1): (0.9, 1, 10), (5, 0): (1.0, 1, 4), (5, 1): (0.8, 0.9, 10)}
     train(results)
     out = tmp_path / "group"
-    code, said, _ = seeds("synthgesture", "--seeds", "0,5", "--folds", "2", "--out", out, "--json")
+    code, result, _ = seeds("synthgesture", "--seeds", "0,5", "--folds", "2", "--out", out, "--json")
     assert code == 0
-    document = json.loads(said)
+    document = json.loads(result)
     assert document["top1"]["values"] == pytest.approx([100 * 11 / 14, 100 * 12 / 14])
     assert document["top1"]["mean"] == pytest.approx(100 * 11.5 / 14)
     assert document["top5"]["values"] == pytest.approx([100, 100 * 13 / 14])
@@ -158,9 +158,9 @@ def test_folds_are_pooled(seeds, train, tmp_path):
 
 def test_a_recipe_in_folds_is_run_in_all_of_them(seeds, train, tmp_path):
     train({(1, fold): (0.5, 1, 4) for fold in range(5)})
-    code, said, _ = seeds("nmnist-600", "--seeds", "1", "--out", tmp_path / "group", "--json")
+    code, result, _ = seeds("nmnist-600", "--seeds", "1", "--out", tmp_path / "group", "--json")
     assert code == 0
-    document = json.loads(said)
+    document = json.loads(result)
     assert load_recipe("nmnist-600").data.folds == document["folds"] == 5
     assert document["seeds"][0]["runs"] == [f"seed-1-fold-{fold}" for fold in range(5)]
     assert document["seeds"][0]["n"] == 20
@@ -168,9 +168,9 @@ def test_a_recipe_in_folds_is_run_in_all_of_them(seeds, train, tmp_path):
 
 def test_a_seed_with_a_failed_fold_has_no_accuracy(seeds, train, tmp_path):
     train({(0, 0): (0.5, 1, 4), (0, 1): (-1, 1, 10), (1, 0): (1.0, 1, 4), (1, 1): (0.8, 1, 10)})
-    code, said, err = seeds("synthgesture", "--seeds", "0-1", "--folds", "2", "--out", tmp_path / "group", "--json")
+    code, result, err = seeds("synthgesture", "--seeds", "0-1", "--folds", "2", "--out", tmp_path / "group", "--json")
     assert code == 1
-    document = json.loads(said)
+    document = json.loads(result)
     assert [row["seed"] for row in document["seeds"]] == [1]
     assert [one["run"] for one in document["failed"]] == ["seed-0-fold-1"]
     assert "seed-0-fold-1" in err
@@ -181,26 +181,26 @@ def test_against_another_group(seeds, train, tmp_path):
     assert seeds("synthgesture", "--seeds", "0-2", "--out", tmp_path / "a")[0] == 0
     train({0: (0.2, 1, 10), 1: (0.4, 1, 10), 2: (0.6, 1, 10)})
     words = ("synthgesture", "--seeds", "0-2", "--out", tmp_path / "b", "--against", tmp_path / "a")
-    code, said, _ = seeds(*words, "--json")
+    code, result, _ = seeds(*words, "--json")
     assert code == 0
-    document = json.loads(said)
+    document = json.loads(result)
     other = document["against"]
     assert other["folder"] == str(tmp_path / "a")
     assert other["top1"]["mean"] == pytest.approx(70)
     t, freedom = -30 / math.sqrt(500 / 3), 50 / 17
     p = 2 * stats.t.sf(-t, freedom)
     assert other["welch"] == pytest.approx({"difference": -30, "t": t, "freedom": freedom, "p": p})
-    said = seeds(*words)[1]
-    assert f"difference -30.00; Welch's t = {t:.2f}, 2.9 degrees of freedom, two-sided p = " in said
+    result = seeds(*words)[1]
+    assert f"difference -30.00; Welch's t = {t:.2f}, 2.9 degrees of freedom, two-sided p = " in result
     assert "Welch" in (tmp_path / "b" / "summary.md").read_text()
 
 
 def test_against_a_single_run(seeds, train, tmp_path):
     train({0: (0.6, 1, 10), 1: (0.7, 1, 10)})
     assert seeds("synthgesture", "--seeds", "0", "--out", tmp_path / "a")[0] == 0
-    code, said, _ = seeds("synthgesture", "--seeds", "0-1", "--out", tmp_path / "b", "--against", tmp_path / "a")
+    code, result, _ = seeds("synthgesture", "--seeds", "0-1", "--out", tmp_path / "b", "--against", tmp_path / "a")
     assert code == 0
-    assert "needs two seeds" in said
+    assert "needs two seeds" in result
 
 
 def test_the_default_folder(seeds, train, tmp_path, monkeypatch):
@@ -211,7 +211,7 @@ def test_the_default_folder(seeds, train, tmp_path, monkeypatch):
     assert load_recipe(tmp_path / "runs" / "synthgesture-seeds" / "seed-0" / "recipe.yaml").schedule.epochs == 3
 
 
-def test_words_it_cannot_use(seeds, train, tmp_path, monkeypatch):
+def test_invalid_options_are_refused(seeds, train, tmp_path, monkeypatch):
     """One sentence, and nothing was run or made."""
     train({})
     broken = tmp_path / "broken"
@@ -231,8 +231,8 @@ def test_words_it_cannot_use(seeds, train, tmp_path, monkeypatch):
         (("synthgesture", "--seeds", "0", "--against", tmp_path / "nowhere"), (str(tmp_path / "nowhere"),)),
         (("synthgesture", "--seeds", "0", "--against", broken), (str(broken),)),
     ):
-        code, said, err = seeds(*words, "--out", out)
-        assert (code, said) == (2, ""), err
+        code, result, err = seeds(*words, "--out", out)
+        assert (code, result) == (2, ""), err
         assert len(err.splitlines()) == 1
         assert all(name in err for name in named), err
         assert not out.exists()
@@ -240,8 +240,8 @@ def test_words_it_cannot_use(seeds, train, tmp_path, monkeypatch):
 
 def test_no_submitit(seeds, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    code, said, err = seeds("synthgesture", "--seeds", "0", "--slurm", "gpu", "--out", tmp_path / "group")
-    assert (code, said) == (2, "")
+    code, result, err = seeds("synthgesture", "--seeds", "0", "--slurm", "gpu", "--out", tmp_path / "group")
+    assert (code, result) == (2, "")
     assert "submitit" in err
     assert not (tmp_path / "group").exists()
 
@@ -249,8 +249,8 @@ def test_no_submitit(seeds, monkeypatch, tmp_path):
 def test_a_folder_that_cannot_be_made(seeds, train, tmp_path):
     train({})
     (tmp_path / "file").write_text("")
-    code, said, err = seeds("synthgesture", "--seeds", "0", "--out", tmp_path / "file")
-    assert (code, said) == (2, "")
+    code, result, err = seeds("synthgesture", "--seeds", "0", "--out", tmp_path / "file")
+    assert (code, result) == (2, "")
     assert str(tmp_path / "file") in err
 
 
@@ -260,6 +260,6 @@ def test_by_submitit(seeds, train, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
     train({0: (0.5, 1, 8), 1: (0.75, 1, 8)})
     words = ("--slurm", "gpu", "timeout_min=2", "gpus_per_node=0")
-    code, said, _ = seeds("synthgesture", "--seeds", "0-1", "--out", tmp_path / "group", "--json", *words)
+    code, result, _ = seeds("synthgesture", "--seeds", "0-1", "--out", tmp_path / "group", "--json", *words)
     assert code == 0
-    assert json.loads(said)["top1"]["values"] == [50, 75]
+    assert json.loads(result)["top1"]["values"] == [50, 75]

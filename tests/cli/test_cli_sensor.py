@@ -62,7 +62,7 @@ def test_a_quiet_clip_is_read_with_the_networks_sensor(ripe, network, tmp_path):
     assert differ(guessed.probabilities.values(), wanted.probabilities.values()) > 3e-5
 
 
-def test_a_guess_is_told(ripe, network, tmp_path):
+def test_a_guessed_sensor_gives_a_warning(ripe, network, tmp_path):
     forget_sensor(network)
     path = write(make_clip(1), tmp_path / "quiet.bin")
     document, err = asked(ripe, "predict", network, path)
@@ -74,15 +74,15 @@ def test_a_guess_is_told(ripe, network, tmp_path):
     assert all(word in err for word in ("quiet.bin", "34×34", "--sensor-size"))
     _, err = asked(ripe, "predict", network, path, "--sensor-size", 128, 128)
     assert err == ""
-    said = ripe("stream", network, "--source", path, "--pace", "fast", "--json")
-    assert said.code == 0
-    assert json.loads(said.out.splitlines()[-1])["summary"]["sensor_size_from"] == "the events"
-    assert all(word in said.err for word in ("34×34", "--sensor-size", "1500 ms"))
+    result = ripe("stream", network, "--source", path, "--pace", "fast", "--json")
+    assert result.code == 0
+    assert json.loads(result.out.splitlines()[-1])["summary"]["sensor_size_from"] == "the events"
+    assert all(word in result.err for word in ("34×34", "--sensor-size", "1500 ms"))
     fitted = make_served_network(load(network)).fit(read(path))
     assert any("34×34" in sentence for sentence in fitted.warnings)
 
 
-def test_another_sensor_is_refused_unless_it_is_asked_for(refused, ripe, network, tmp_path):
+def test_another_sensor_is_refused_unless_it_is_given(refused, ripe, network, tmp_path):
     named = write(make_clip(1), tmp_path / "named.npz")  # says 34×34
     beyond = write(make_clip(2, side=200), tmp_path / "beyond.bin")  # says nothing and reaches further
     for path, size in ((named, "34×34"), (beyond, "--sensor-size")):
@@ -133,13 +133,13 @@ def test_frames_of_another_sensor_are_refused(network):
             for _ in range(20):
                 sender.write(write_packet(theirs[:20], (34, 34)))
             sender.write(write_packet(ours, (128, 128)))
-        said = []
+        result = []
         run = StreamRunner(
             PipeSource(io.BufferedReader(pipe), "fast"),
             lambda size: Streamer(classifier, size, window_us=40_000),
             StreamLimits(),
             on_prediction=lambda answer: None,
-            on_message=said.append,
+            on_message=result.append,
             check_sensor=lambda size: check_stream(classifier, size, 40_000, 10_000),
             report_invalid=True,
         )
@@ -147,11 +147,11 @@ def test_frames_of_another_sensor_are_refused(network):
     assert (summary.invalid_packets, summary.sensor_size, summary.sensor_size_from) == (20, (128, 128), "the source")
     assert "sensor_size" in summary.last_invalid
     assert summary.predictions > 0
-    assert len([line for line in said if "invalid" in line]) == 1
+    assert len([line for line in result if "invalid" in line]) == 1
 
 
 @pytest.mark.parametrize(("factor", "told"), [(0.45, 1), (0.6, 0), (1.0, 0), (1.9, 0), (2.2, 1)])
-def test_an_unusual_duration_is_told(ripe, network, tmp_path, factor, told):
+def test_an_unusual_duration_gives_a_warning(ripe, network, tmp_path, factor, told):
     clip = make_clip(0, side=128)
     clip.events["t"] = (np.linspace(0, 1, len(clip)) * (80_000 * factor - 1)).astype(np.int64)
     _, err = asked(ripe, "predict", network, write(clip, tmp_path / "clip.bin"))

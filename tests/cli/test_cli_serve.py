@@ -38,7 +38,7 @@ def test_what_cannot_be_served_is_refused(refused, saved, words, named):
     refused(["serve", saved, *words], *named)
 
 
-def test_a_checkpoint_is_wanted(refused, tmp_path):
+def test_a_missing_checkpoint_is_refused(refused, tmp_path):
     refused(["serve", tmp_path / "none"], "none")
 
 
@@ -61,7 +61,7 @@ def test_a_package_that_is_missing_is_named(refused, saved, monkeypatch):
     refused(["serve", saved], "starlette", "ripe-mambaspike[serve]")
 
 
-def test_it_serves_until_it_is_told_to_stop(saved, tmp_path):
+def test_it_serves_until_a_signal_stops_it(saved, tmp_path):
     with (tmp_path / "clip.npy").open("wb") as file:
         np.save(file, np.zeros((1, 4)))
     words = [sys.executable, "-m", "ripe_mambaspike", "serve", str(saved), "--port", "0", "--recordings", str(tmp_path)]
@@ -70,10 +70,10 @@ def test_it_serves_until_it_is_told_to_stop(saved, tmp_path):
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
-            said = process.stdout.readline()
-            assert said.startswith("nmnist on http://127.0.0.1:")
-            assert said.endswith("/ (1 recordings listed)\n")
-            address = said.split(" on ")[1].split(" ")[0]
+            result = process.stdout.readline()
+            assert result.startswith("nmnist on http://127.0.0.1:")
+            assert result.endswith("/ (1 recordings listed)\n")
+            address = result.split(" on ")[1].split(" ")[0]
             with urllib.request.urlopen(address, timeout=60) as answer:
                 assert "<title>ripe serve</title>" in answer.read().decode()
             process.send_signal(signal.SIGINT)

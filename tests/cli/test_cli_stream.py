@@ -53,8 +53,8 @@ def recording(events, tmp_path_factory):
     return path
 
 
-def rows_of(said):
-    lines = [json.loads(line) for line in said.out.splitlines()]
+def rows_of(result):
+    lines = [json.loads(line) for line in result.out.splitlines()]
     return lines[:-1], lines[-1]["summary"]
 
 
@@ -62,9 +62,9 @@ FAST = ("--window", "40", "--hop", "20", "--pace", "fast")
 
 
 def test_json_lines_are_predictions_of_the_windows(ripe, network, recording, events):
-    said = ripe("stream", network, "--source", recording, *FAST, "--json")
-    answers, summary = rows_of(said)
-    assert said.code == 0
+    result = ripe("stream", network, "--source", recording, *FAST, "--json")
+    answers, summary = rows_of(result)
+    assert result.code == 0
     assert [(one["start_us"], one["stop_us"]) for one in answers] == [(a, a + 40_000) for a in range(0, 60_001, 20_000)]
     classifier = load(network)
     for one in answers:
@@ -80,14 +80,14 @@ def test_json_lines_are_predictions_of_the_windows(ripe, network, recording, eve
     assert set(summary["latency_ms"]) == {"p50", "p95", "p99", "max"}
 
 
-def test_lines_for_a_person(ripe, network, recording):
-    said = ripe("stream", network, "--source", recording, *FAST, "--early", "--max-predictions", "2")
-    lines = said.out.splitlines()
-    assert said.code == 0
+def test_text_output(ripe, network, recording):
+    result = ripe("stream", network, "--source", recording, *FAST, "--early", "--max-predictions", "2")
+    lines = result.out.splitlines()
+    assert result.code == 0
     assert sum("after" in line and "of 4 steps" in line for line in lines) >= 5
     assert any(line.strip().startswith("0.020–0.060 s") for line in lines)
-    assert "2 predictions" in said.out
-    assert "latency p50" in said.out
+    assert "2 predictions" in result.out
+    assert "latency p50" in result.out
 
 
 def test_the_pace_is_the_recordings_own(ripe, network, recording):
@@ -97,39 +97,39 @@ def test_the_pace_is_the_recordings_own(ripe, network, recording):
     assert summary["predictions"] == 4
 
 
-def test_rate_limits_and_dropped_events_are_told(ripe, network, recording):
-    said = ripe("stream", network, "--source", recording, *FAST[:4], "--max-rate", "500")
-    assert said.code == 0
-    assert "events dropped: rate 3," in said.out
+def test_rate_limits_and_dropped_events_are_reported(ripe, network, recording):
+    result = ripe("stream", network, "--source", recording, *FAST[:4], "--max-rate", "500")
+    assert result.code == 0
+    assert "events dropped: rate 3," in result.out
 
 
-def test_a_recording_as_long_as_the_window_is_answered_for(ripe, network, recording, events):
-    said = ripe("stream", network, "--source", recording, "--window", "100.001", "--pace", "fast", "--json")
-    (answer,), _ = rows_of(said)
+def test_a_recording_as_long_as_the_window_is_predicted(ripe, network, recording, events):
+    result = ripe("stream", network, "--source", recording, "--window", "100.001", "--pace", "fast", "--json")
+    (answer,), _ = rows_of(result)
     offline = predict(load(network), Recording(events, SENSOR))
     assert answer["probabilities"] == list(offline.probabilities.values())
-    assert said.err == ""
+    assert result.err == ""
 
 
-def test_a_recording_shorter_than_the_window_is_told(ripe, network, recording):
-    said = ripe("stream", network, "--source", recording, "--window", "120", "--pace", "fast")
-    assert said.code == 0
-    assert len(said.err.splitlines()) == 1
-    assert "100.001 ms" in said.err
-    assert "120 ms" in said.err
-    assert "0 predictions" in said.out
+def test_a_recording_shorter_than_the_window_gives_a_message(ripe, network, recording):
+    result = ripe("stream", network, "--source", recording, "--window", "120", "--pace", "fast")
+    assert result.code == 0
+    assert len(result.err.splitlines()) == 1
+    assert "100.001 ms" in result.err
+    assert "120 ms" in result.err
+    assert "0 predictions" in result.out
 
 
-def test_output_that_takes_nothing_and_readers_that_leave(network, recording, monkeypatch, capfd):
+def test_a_full_disk_and_a_closed_output(network, recording, monkeypatch, capfd):
     """Both forms alike; in this process, with a standard output of its own, as a process costs seconds."""
     words = ["stream", str(network), "--source", str(recording), *FAST]
     for form in ([], ["--json"]):
         with Path("/dev/full").open("w") as full:
             monkeypatch.setattr("sys.stdout", full)
             assert main([*words, *form]) == 2
-        said = capfd.readouterr().err
-        assert said.startswith("ripe: stdout")
-        assert "No space left on device" in said
+        result = capfd.readouterr().err
+        assert result.startswith("ripe: stdout")
+        assert "No space left on device" in result
         reading, writing = os.pipe()
         os.close(reading)
         with os.fdopen(writing, "w") as left:
@@ -145,7 +145,7 @@ def stream_process(words, **options):
     return subprocess.Popen(command, env=environment, **pipes, **options)
 
 
-def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
+def test_packets_and_noise_from_a_pipe_until_ctrl_c(network, events):
     """One process for all of it: a process costs seconds."""
     process = stream_process([network, "--source", "-", "--window", "40", "--json"], stdin=subprocess.PIPE)
     for part in np.array_split(events, 20):
@@ -186,11 +186,11 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
     ],
     ids=lambda value: " ".join(value).replace("--", "") if isinstance(value, tuple) else None,
 )
-def test_options_it_cannot_use(refused, network, recording, words, named):
+def test_invalid_options_are_refused(refused, network, recording, words, named):
     refused(("stream", network, "--source", recording, *words), *named)
 
 
-def test_sources_it_cannot_use(refused, network, tmp_path):
+def test_invalid_sources_are_refused(refused, network, tmp_path):
     for source, named in (
         (tmp_path / "none.aedat", "none.aedat"),
         ("udp://127.0.0.1:99999", "65535"),
@@ -206,10 +206,10 @@ def test_a_network_trained_on_counts_is_refused(refused, network, recording, tmp
     refused(("stream", folder, "--source", recording), "count")
 
 
-def test_a_damaged_file_is_told_after_its_answers(ripe, network, events, tmp_path):
+def test_a_damaged_file_is_refused_after_its_predictions(ripe, network, events, tmp_path):
     path = tmp_path / "cut.txt"
     rows = "".join(f"{t} {x} {y} {p}\n" for x, y, t, p in events.tolist())
     path.write_text(rows + "not an event\n")
-    said = ripe("stream", network, "--source", path, "--sensor-size", "20", "18", *FAST)
-    assert said.code == 2
-    assert str(path) in said.err
+    result = ripe("stream", network, "--source", path, "--sensor-size", "20", "18", *FAST)
+    assert result.code == 2
+    assert str(path) in result.err

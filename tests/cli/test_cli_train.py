@@ -105,14 +105,14 @@ def test_a_killed_run_resumes_to_the_same_bits(ripe, words, whole, tmp_path):
     code, _ = interrupted(words(folder, run__checkpoint_minutes=0), folder, signal.SIGKILL, FIRST)
     assert code == -signal.SIGKILL
     assert not (folder / "result.json").exists()
-    said = ripe(*words(folder, "--resume", "auto", "--no-report"))
-    assert said.code == 0
-    assert "resuming at epoch " in said.err
+    result = ripe(*words(folder, "--resume", "auto", "--no-report"))
+    assert result.code == 0
+    assert "resuming at epoch " in result.err
     assert outcome(folder) == outcome(whole)
 
 
 @pytest.mark.slow
-def test_interrupted_and_gone_on(ripe, words, whole, tmp_path):
+def test_an_interrupted_run_resumes_to_the_same_bits(ripe, words, whole, tmp_path):
     folder = tmp_path / "run"
     code, err = interrupted(words(folder, run__checkpoint_minutes=0), folder, signal.SIGINT, FIRST)
     assert code == 130
@@ -122,9 +122,9 @@ def test_interrupted_and_gone_on(ripe, words, whole, tmp_path):
     assert "--resume auto" in err.splitlines()[-1]
     assert not (folder / "result.json").exists()
     assert len(list((folder / "checkpoints").glob("step-*.safetensors"))) in (1, 2)
-    said = ripe(*words(folder, "--resume", "auto", "--no-report"))
-    assert said.code == 0
-    assert "resuming at epoch " in said.err
+    result = ripe(*words(folder, "--resume", "auto", "--no-report"))
+    assert result.code == 0
+    assert "resuming at epoch " in result.err
     assert outcome(folder) == outcome(whole)
 
 
@@ -145,23 +145,23 @@ def signalled(monkeypatch, kind, times):
 def test_a_signal_stops_after_the_step(ripe, words, tmp_path, monkeypatch, kind):
     folder, before = tmp_path / "run", signal.getsignal(kind)
     signalled(monkeypatch, kind, 1)
-    said = ripe(*words(folder))
-    assert said.code == 130
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 3  # the beginning, the signal, where it is saved
-    assert "stopping" in said.err.splitlines()[-2]
-    assert str(folder) in said.err.splitlines()[-1]
-    assert "--resume auto" in said.err.splitlines()[-1]
+    result = ripe(*words(folder))
+    assert result.code == 130
+    assert result.out == ""
+    assert len(result.err.splitlines()) == 3  # the beginning, the signal, where it is saved
+    assert "stopping" in result.err.splitlines()[-2]
+    assert str(folder) in result.err.splitlines()[-1]
+    assert "--resume auto" in result.err.splitlines()[-1]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000000002-000000000.safetensors"]
     assert signal.getsignal(kind) == before
 
 
 def test_a_second_signal_stops_at_once(ripe, words, tmp_path, monkeypatch):
     signalled(monkeypatch, signal.SIGINT, 2)
-    said = ripe(*words(tmp_path / "run"))
-    assert said.code == 130
-    assert "Traceback" not in said.err
-    assert "stopped;" not in said.err
+    result = ripe(*words(tmp_path / "run"))
+    assert result.code == 130
+    assert "Traceback" not in result.err
+    assert "stopped;" not in result.err
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -180,19 +180,19 @@ def test_what_is_printed(told):
 
 
 def test_the_paper_protocol_says_so(ripe, words, tmp_path):
-    said = ripe(*words(tmp_path / "run", "--no-report", run__protocol="paper", schedule__batch_size=11))
-    assert said.code == 0
-    assert "paper protocol" in said.err
-    assert "(paper protocol)" in said.out
+    printed = ripe(*words(tmp_path / "run", "--no-report", run__protocol="paper", schedule__batch_size=11))
+    assert printed.code == 0
+    assert "paper protocol" in printed.err
+    assert "(paper protocol)" in printed.out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["protocol"], result["picked_on"]) == ("paper", "test")
 
 
 def test_json(ripe, words, tmp_path):
-    said = ripe(*words(tmp_path / "run", "--json", "--no-report", schedule__batch_size=11))
-    assert said.code == 0
-    assert json.loads(said.out) == json.loads((tmp_path / "run" / "result.json").read_text())
-    assert said.err == ""
+    result = ripe(*words(tmp_path / "run", "--json", "--no-report", schedule__batch_size=11))
+    assert result.code == 0
+    assert json.loads(result.out) == json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result.err == ""
     assert not (tmp_path / "run" / "report.html").exists()
 
 
@@ -216,13 +216,13 @@ def test_another_recipe_is_refused(refused, words, whole):
     assert digests(whole) == before
 
 
-def test_a_finished_run_stands(ripe, words, whole):
+def test_a_finished_run_is_not_changed(ripe, words, whole):
     """Nothing is written anew, but for the report where one is asked for."""
     before = digests(whole)
-    said = ripe(*words(whole, "--resume", "auto", "--no-report", run__checkpoint_minutes=0))
-    assert said.code == 0
-    assert said.err == f"{whole}: the run has already finished; this is its result\n"
-    assert "top-1" in said.out
+    result = ripe(*words(whole, "--resume", "auto", "--no-report", run__checkpoint_minutes=0))
+    assert result.code == 0
+    assert result.err == f"{whole}: the run has already finished; this is its result\n"
+    assert "top-1" in result.out
     assert digests(whole) == before
 
 
@@ -245,7 +245,7 @@ def test_a_finished_run_stands(ripe, words, whole):
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
 )
-def test_words_it_cannot_use(refused, tmp_path, monkeypatch, given, named):
+def test_invalid_options_are_refused(refused, tmp_path, monkeypatch, given, named):
     monkeypatch.chdir(tmp_path)
     refused(["train", *given], *named)
     assert not list(tmp_path.rglob("recipe.yaml"))
@@ -257,21 +257,21 @@ def test_a_folder_that_is_a_file(refused, words, tmp_path):
     assert (tmp_path / "run").read_text() == "mine"
 
 
-def test_a_device_that_is_not_there(refused, words, tmp_path, monkeypatch):
+def test_a_missing_device_is_refused(refused, words, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     refused(words(tmp_path / "run", run__device="cuda"), "run.device", "cpu or auto", "cuda")
 
 
-def test_a_cache_that_is_not_there(ripe, words, tmp_path):
-    said = ripe(*words(tmp_path / "run", data__cache="device"))
-    assert said.code == 2
-    (line,) = said.err.splitlines()[1:]
+def test_a_cache_on_a_missing_device_is_refused(ripe, words, tmp_path):
+    result = ripe(*words(tmp_path / "run", data__cache="device"))
+    assert result.code == 2
+    (line,) = result.err.splitlines()[1:]
     assert line.startswith("ripe: data.cache: ")
     assert all(choice in line for choice in ("auto", "memory", "off", "device"))
 
 
 @pytest.mark.parametrize("fields", [{"data__fold": 1}, {"data__folds": 1}, {"data__extra": "[synthgesture]"}])
-def test_data_it_cannot_use(refused, words, tmp_path, fields):
+def test_invalid_data_is_refused(refused, words, tmp_path, fields):
     refused(words(tmp_path / "run", **fields), next(iter(fields)).replace("__", "."))
 
 

@@ -20,14 +20,14 @@ def test_no_command(refused, words):
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help(ripe, words, flag):
-    said = ripe("data", *words, flag)
-    assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(" ".join(["usage: ripe data", *words]))
+    result = ripe("data", *words, flag)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(" ".join(["usage: ripe data", *words]))
     for name in COMMANDS if not words else ():
-        assert name in said.out
+        assert name in result.out
 
 
-def test_nothing_of_it_waits_for_torch(tmp_path):
+def test_ripe_data_does_not_import_torch(tmp_path):
     """Looking at, converting and preparing recordings is done without."""
     (tmp_path / "tree" / "a").mkdir(parents=True)
     clip = write(Recording(EVENTS, (40, 30)), tmp_path / "tree" / "a" / "clip.npz")
@@ -46,7 +46,7 @@ def test_nothing_of_it_waits_for_torch(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_one_document_and_nothing_else(tmp_path):
+def test_json_output_is_one_document(tmp_path):
     """As a program sees it: standard output is JSON from its first byte to its last."""
     path = write(Recording(EVENTS[::-1], (40, 30)), tmp_path / "clip.npz")
     done = subprocess.run(
@@ -59,7 +59,7 @@ def test_one_document_and_nothing_else(tmp_path):
     assert done.stderr == f"ripe: warning: {path}: times run backwards at 3 events\n"
 
 
-def test_a_reader_that_has_left(tmp_path):
+def test_a_closed_output_ends_quietly(tmp_path):
     path = write(Recording(EVENTS, (40, 30)), tmp_path / "clip.npz")
     command = f"{sys.executable} -m ripe_mambaspike data info {path} --json | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
@@ -67,5 +67,5 @@ def test_a_reader_that_has_left(tmp_path):
     assert done.stderr == ""
 
 
-def test_a_pair_that_is_none(refused, tmp_path):
+def test_an_incomplete_pair_is_refused(refused, tmp_path):
     refused(["data", "info", tmp_path, "--sensor-size", "5"], "--sensor-size", "INT INT")

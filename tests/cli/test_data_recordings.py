@@ -38,9 +38,9 @@ def folder(tmp_path):
 
 
 def test_info_as_json(ripe, clip):
-    said = ripe("data", "info", clip, "--json")
-    assert (said.code, said.err) == (0, "")
-    document = json.loads(said.out)
+    result = ripe("data", "info", clip, "--json")
+    assert (result.code, result.err) == (0, "")
+    document = json.loads(result.out)
     assert document == {
         "file": str(clip),
         "format": "npz",
@@ -56,11 +56,11 @@ def test_info_as_json(ripe, clip):
     }
 
 
-def test_info_for_people(ripe, clip):
-    said = ripe("data", "info", clip)
-    assert (said.code, said.err) == (0, "")
+def test_info_as_text(ripe, clip):
+    result = ripe("data", "info", clip)
+    assert (result.code, result.err) == (0, "")
     for text in (clip.name, "40×30 (from the file)", "30 / 20 (60.0% ON)", "0.001813 s", "1,000 … 2,813 µs"):
-        assert text in said.out
+        assert text in result.out
 
 
 def test_info_with_options(ripe, tmp_path):
@@ -80,15 +80,15 @@ def test_one_event(ripe, tmp_path):
     assert "–" in ripe("data", "info", path).out
 
 
-def test_trouble_is_told_on_standard_error(ripe, troubled):
-    said = ripe("data", "info", troubled, "--json")
-    assert said.code == 0
-    assert json.loads(said.out)["warnings"] == ["times run backwards at 1 event"]
-    assert json.loads(said.out)["duration_us"] == 40
-    assert said.err == f"ripe: warning: {troubled}: times run backwards at 1 event\n"
+def test_warnings_go_to_standard_error(ripe, troubled):
+    result = ripe("data", "info", troubled, "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["warnings"] == ["times run backwards at 1 event"]
+    assert json.loads(result.out)["duration_us"] == 40
+    assert result.err == f"ripe: warning: {troubled}: times run backwards at 1 event\n"
 
 
-def test_info_is_put_together_from_pieces(ripe, troubled, monkeypatch):
+def test_info_of_a_file_read_in_pieces(ripe, troubled, monkeypatch):
     whole = ripe("data", "info", troubled, "--json")
     monkeypatch.setattr("ripe_mambaspike.events.formats.arrays.BLOCK_WORDS", 2)
     assert ripe("data", "info", troubled, "--json") == whole
@@ -96,7 +96,7 @@ def test_info_is_put_together_from_pieces(ripe, troubled, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["info", "convert"])
-def test_recordings_that_are_none(refused, folder, tmp_path, command):
+def test_invalid_recordings_are_refused(refused, folder, tmp_path, command):
     rest = (tmp_path / "out.npz",) if command == "convert" else ("--json",)
     files = {
         "empty.bin": b"",
@@ -121,7 +121,7 @@ def test_recordings_that_are_none(refused, folder, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["info", "convert"])
-def test_words(refused, clip, troubled, folder, tmp_path, command):
+def test_invalid_options_are_refused(refused, clip, troubled, folder, tmp_path, command):
     rest = (tmp_path / "out.npz",) if command == "convert" else ("--json",)
     before = folder()
     refused(("data", command, troubled, *rest, "--strict"), troubled, "backwards")
@@ -139,21 +139,21 @@ def test_words(refused, clip, troubled, folder, tmp_path, command):
 def test_names_that_look_like_markup(ripe, tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     path = write(Recording(EVENTS, (40, 30)), tmp_path / name)
-    said = ripe("data", "info", path)
-    assert said.code == 0
-    assert name in said.out.replace("\n", "")
+    result = ripe("data", "info", path)
+    assert result.code == 0
+    assert name in result.out.replace("\n", "")
 
 
 def test_a_header_that_looks_like_markup(ripe, tmp_path):
     path = tmp_path / "clip.aedat"
     head = b"#!AER-DAT3.1\r\n#Source 1: DVS128\r\n#Start-Time: at [/noon]\r\n#!END-HEADER\r\n"
     path.write_bytes(head + struct.pack("<hhiiiiii", 1, 1, 8, 4, 0, 1, 1, 1) + struct.pack("<Ii", 1, 5))
-    said = ripe("data", "info", path)
-    assert said.code == 0
-    assert "at [/noon]" in said.out
+    result = ripe("data", "info", path)
+    assert result.code == 0
+    assert "at [/noon]" in result.out
 
 
-def test_a_name_that_is_no_text(tmp_path):
+def test_a_file_name_that_is_not_utf8(tmp_path):
     path = write(Recording(EVENTS, (40, 30)), tmp_path / os.fsdecode(b"\xff.npz"))
     out = tmp_path / os.fsdecode(b"\xfe.bin")
     code = (
@@ -172,7 +172,7 @@ def test_a_name_that_is_no_text(tmp_path):
 @pytest.mark.parametrize(
     "first", [pytest.param(one, marks=() if one == ".npz" else pytest.mark.slow) for one in SUFFIXES]
 )
-def test_there_and_back_again(ripe, tmp_path, first, suffix):
+def test_converting_back_gives_the_same_bytes(ripe, tmp_path, first, suffix):
     clip = write(Recording(EVENTS, (40, 30)), tmp_path / f"clip{first}")
     out, back = tmp_path / f"out{suffix}", tmp_path / f"back{first}"
     result = ripe("data", "convert", clip, out, "--sensor-size", "40", "30")
@@ -186,11 +186,11 @@ def test_there_and_back_again(ripe, tmp_path, first, suffix):
 
 
 @pytest.mark.filterwarnings("ignore:.*times run backwards")
-def test_convert_keeps_the_order_and_speaks_of_it(ripe, troubled, tmp_path):
+def test_convert_keeps_the_order_and_warns(ripe, troubled, tmp_path):
     out = tmp_path / "out.csv"
-    said = ripe("data", "convert", troubled, out)
-    assert said.code == 0
-    assert said.err == f"ripe: warning: {troubled}: times run backwards at 1 event\n"
+    result = ripe("data", "convert", troubled, out)
+    assert result.code == 0
+    assert result.err == f"ripe: warning: {troubled}: times run backwards at 1 event\n"
     assert read(out)["t"].tolist() == [50, 10, 20]
 
 
@@ -215,7 +215,7 @@ def test_convert_does_not_write_over_a_file(refused, ripe, clip, folder, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["out.mp4", "out", "out.aedat4", "out.h5"])
-def test_a_suffix_that_is_not_written(refused, clip, folder, tmp_path, name):
+def test_an_unknown_suffix_is_refused(refused, clip, folder, tmp_path, name):
     before = folder()
     refused(
         ("data", "convert", clip, tmp_path / name),
@@ -241,7 +241,7 @@ def test_a_suffix_that_is_not_written(refused, clip, folder, tmp_path, name):
     ],
     ids=["too wide", "the overflow's row", "too wide for a DAVIS", "too late for text"],
 )
-def test_what_a_format_cannot_hold(refused, folder, tmp_path, events, size, suffix):
+def test_events_that_a_format_cannot_hold_are_refused(refused, folder, tmp_path, events, size, suffix):
     source = write(Recording(events, size), tmp_path / "clip.npz")
     out = tmp_path / f"out{suffix}"
     refused(("data", "convert", source, out))
@@ -252,18 +252,18 @@ def test_what_a_format_cannot_hold(refused, folder, tmp_path, events, size, suff
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_times_before_zero_are_warned_of_and_not_written_where_the_format_has_none(ripe, folder, tmp_path, strict):
+def test_times_before_zero_give_a_warning_and_are_refused_by_formats_without_them(ripe, folder, tmp_path, strict):
     source = write(Recording(make_events([3, 1], [2, 1], [-5, 6], [1, 0]), (40, 30)), tmp_path / "clip.npz")
-    said = ripe("data", "convert", source, tmp_path / "out.bin", *(["--strict"] if strict else []))
-    assert (said.code, said.out) == (2, "")
-    assert [line.startswith("ripe: warning: ") for line in said.err.splitlines()] == (
+    result = ripe("data", "convert", source, tmp_path / "out.bin", *(["--strict"] if strict else []))
+    assert (result.code, result.out) == (2, "")
+    assert [line.startswith("ripe: warning: ") for line in result.err.splitlines()] == (
         [False] if strict else [True, False]
     )
     assert set(folder()) == {"clip.npz"}
 
 
 @pytest.mark.filterwarnings("ignore:.*times run backwards")
-def test_a_file_that_would_not_read_back(ripe, refused, folder, tmp_path, monkeypatch):
+def test_a_file_that_does_not_read_back_is_not_kept(ripe, refused, folder, tmp_path, monkeypatch):
     """Times that jump about are not recognized in the 40-bit format; nor is a writer trusted that mixes up events."""
     times = np.random.default_rng(0).integers(0, 8_000_000, 50)
     source = tmp_path / "clip.npy"
@@ -271,9 +271,9 @@ def test_a_file_that_would_not_read_back(ripe, refused, folder, tmp_path, monkey
     out = tmp_path / "out.bin"
     out.write_bytes(b"kept")
     before = folder()
-    said = ripe("data", "convert", source, out, "--force")
-    assert (said.code, said.out) == (2, "")
-    warned, sentence = said.err.splitlines()
+    result = ripe("data", "convert", source, out, "--force")
+    assert (result.code, result.out) == (2, "")
+    warned, sentence = result.err.splitlines()
     assert "backwards" in warned
     assert str(out) in sentence
     assert folder() == before

@@ -46,10 +46,10 @@ def prepare(ripe, root, *words, name="folder"):
     return ripe("data", "prepare", name, "--root", root, "--workers", "1", *words)
 
 
-def test_the_sets(ripe):
-    said = ripe("data", "sets", "--json")
-    assert (said.code, said.err) == (0, "")
-    document = json.loads(said.out)
+def test_the_list_of_datasets(ripe):
+    result = ripe("data", "sets", "--json")
+    assert (result.code, result.err) == (0, "")
+    document = json.loads(result.out)
     assert [entry["name"] for entry in document] == list(datasets())
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
@@ -59,16 +59,16 @@ def test_the_sets(ripe):
     assert rows["nmnist"]["license"] == "CC BY-SA 4.0"
     assert {name for name, row in rows.items() if row["download"]} == {"dvsgesture", "cifar10dvs", "nmnist"}
     assert rows["folder"]["home"] is None
-    said = ripe("data", "sets")
-    assert said.code == 0
+    result = ripe("data", "sets")
+    assert result.code == 0
     for word in (*datasets(), "7886/823", "1176/288 or 1077/264", "by hand"):
-        assert word in said.out
+        assert word in result.out
 
 
 def test_prepare_and_verify(ripe, tree, store_document_keys):
-    said = prepare(ripe, tree, "--test-share", "0.25", "--json")
-    assert (said.code, said.err) == (0, "")
-    document = json.loads(said.out)
+    result = prepare(ripe, tree, "--test-share", "0.25", "--json")
+    assert (result.code, result.err) == (0, "")
+    document = json.loads(result.out)
     assert list(document) == store_document_keys
     partition = document["partitions"].pop("share-0.25")
     assert list(partition) == ["train", "val", "test", "checksum", "published"]
@@ -82,29 +82,29 @@ def test_prepare_and_verify(ripe, tree, store_document_keys):
     index = json.loads((tree / ".ripe" / "folder" / document["key"] / "index.json").read_text())
     assert document["sha256"] == index["sha256"]
     assert document["store"].startswith(str(tree / ".ripe" / "folder"))
-    said = ripe("data", "verify", "folder", "--root", tree, "--json")
-    assert (said.code, said.err) == (0, "")
-    verified = json.loads(said.out)
+    result = ripe("data", "verify", "folder", "--root", tree, "--json")
+    assert (result.code, result.err) == (0, "")
+    verified = json.loads(result.out)
     assert list(verified) == [*store_document_keys, "verified", "source"]
     assert (verified["verified"], verified["source"], verified["clips"]) == (True, "unchanged", 8)
 
 
-def test_for_people(ripe, tree):
-    said = prepare(ripe, tree, "--test-share", "0.25")
-    assert (said.code, said.err) == (0, "")
-    assert "folder: 8 clips of 2 classes, 268 events, 34×34" in said.out
-    assert "share-0.25" in said.out
-    said = ripe("data", "verify", "folder", "--root", tree)
-    assert (said.code, said.err) == (0, "")
-    assert "the source is unchanged" in said.out
+def test_text_output(ripe, tree):
+    result = prepare(ripe, tree, "--test-share", "0.25")
+    assert (result.code, result.err) == (0, "")
+    assert "folder: 8 clips of 2 classes, 268 events, 34×34" in result.out
+    assert "share-0.25" in result.out
+    result = ripe("data", "verify", "folder", "--root", tree)
+    assert (result.code, result.err) == (0, "")
+    assert "the source is unchanged" in result.out
     (tree / "left" / "0.npz").unlink()
-    said = ripe("data", "verify", "folder", "--root", tree)
-    assert said.code == 2
-    assert "0 files differ" in said.err
-    assert "1 are missing" in said.err
+    result = ripe("data", "verify", "folder", "--root", tree)
+    assert result.code == 2
+    assert "0 files differ" in result.err
+    assert "1 are missing" in result.err
 
 
-def test_a_recording_more_is_a_change(ripe, tree, refused):
+def test_verify_notices_a_new_recording(ripe, tree, refused):
     assert prepare(ripe, tree, "--test-share", "0.25").code == 0
     write(make_clip(9), tree / "left" / "new.npz")
     refused(["data", "verify", "folder", "--root", tree], "1 new", "left/new.npz")
@@ -118,20 +118,20 @@ def test_notes_and_warnings_go_to_standard_error(ripe, tree):
         write(make_clip(number, backwards=True), tree / "left" / f"{number}.npz")
     for number in range(20, 30):
         write(make_clip(number, backwards=True), tree / "left" / f"{number}.npz")
-    said = prepare(ripe, tree, "--json")
-    assert said.code == 0
-    assert json.loads(said.out)["warnings"] == 14
-    lines = said.err.splitlines()
+    result = prepare(ripe, tree, "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["warnings"] == 14
+    lines = result.err.splitlines()
     assert lines[0].startswith("ripe: note: ")
     assert "--test-share" in lines[0]
     assert len(lines) == 13
     assert "--test-share" in lines[12]
     assert lines[1].startswith("ripe: warning: left/0.npz: times run backwards")
     assert lines[11].startswith("ripe: warning: and 4 more, listed in ")
-    said = prepare(ripe, tree, "--strict")
-    assert (said.code, said.out) == (2, "")
-    assert len(said.err.splitlines()) == 1
-    assert "left/0.npz: " in said.err
+    result = prepare(ripe, tree, "--strict")
+    assert (result.code, result.out) == (2, "")
+    assert len(result.err.splitlines()) == 1
+    assert "left/0.npz: " in result.err
 
 
 def test_another_store(ripe, refused, tree, tmp_path):
@@ -181,13 +181,13 @@ def test_verify_notices_a_changed_byte(ripe, refused, tree):
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
 )
-def test_words(refused, tree, words, named):
+def test_invalid_options_are_refused(refused, tree, words, named):
     refused(("data", *words, "--root", tree), *named)
     assert not list(tree.glob(".ripe/*/current"))
 
 
 @pytest.mark.parametrize("command", ["download", "prepare", "verify"])
-def test_roots_that_are_none(refused, tmp_path, command):
+def test_invalid_roots_are_refused(refused, tmp_path, command):
     file = tmp_path / "file"
     file.write_text("")
     for root in (file, file / "below", tmp_path / ("x" * 300)):
@@ -196,7 +196,7 @@ def test_roots_that_are_none(refused, tmp_path, command):
     refused(("data", command, "--root", tmp_path), "NAME")
 
 
-def test_a_damaged_recording(refused, tree):
+def test_a_damaged_recording_is_refused(refused, tree):
     path = tree / "right" / "6.npz"
     path.write_bytes(path.read_bytes()[:-30])
     refused(("data", "prepare", "folder", "--root", tree, "--workers", "1", "--json"), path)
@@ -237,18 +237,18 @@ def served(tmp_path, monkeypatch):
     thread.join(5)
 
 
-def test_the_whole_way(ripe, served, tmp_path):
+def test_download_prepare_and_load(ripe, served, tmp_path):
     """Fetched, prepared, verified, loaded."""
     root = tmp_path / "sets" / "nmnist"
-    said = ripe("data", "download", "nmnist", "--root", root)
-    assert said == (0, f"{root}: Tiny, licence CC0; cite Nobody 2020\n", "")
-    said = prepare(ripe, root, "--json", name="nmnist")
-    assert said.code == 0
-    assert said.err.splitlines() == [
+    result = ripe("data", "download", "nmnist", "--root", root)
+    assert result == (0, f"{root}: Tiny, licence CC0; cite Nobody 2020\n", "")
+    result = prepare(ripe, root, "--json", name="nmnist")
+    assert result.code == 0
+    assert result.err.splitlines() == [
         "ripe: note: 6 of the 60,000 train recordings are there",
         "ripe: note: 2 of the 10,000 test recordings are there",
     ]
-    document = json.loads(said.out)
+    document = json.loads(result.out)
     assert document["clips"] == 8
     assert document["events"] == sum(30 + number for number in (1, 2, 3, 4, 5, 6, 1, 2))
     assert json.loads(ripe("data", "verify", "nmnist", "--root", root, "--json").out)["source"] == "unchanged"

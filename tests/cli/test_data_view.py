@@ -15,19 +15,19 @@ def clip(tmp_path):
 
 @pytest.mark.parametrize("suffix", BEGINS)
 @pytest.mark.parametrize("words", [("--frames", "3"), ("--window-ms", "10"), ("--frames", "2", "--window-ms", "5")])
-def test_it_is_drawn(ripe, clip, tmp_path, suffix, words):
+def test_every_kind_of_view_is_written(ripe, clip, tmp_path, suffix, words):
     out = tmp_path / f"out{suffix}"
-    said = ripe("data", "view", clip, "--out", out, *words)
-    assert (said.code, said.out, said.err) == (0, f"{out}: 200 events\n", "")
+    result = ripe("data", "view", clip, "--out", out, *words)
+    assert (result.code, result.out, result.err) == (0, f"{out}: 200 events\n", "")
     assert out.read_bytes()[:14].lower().startswith(BEGINS[suffix].lower())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["clip.npz", out.name])
 
 
 @pytest.mark.parametrize("suffix", BEGINS)
-def test_a_name_that_is_no_formula_and_no_page(ripe, clip, tmp_path, suffix):
+def test_a_file_name_is_shown_as_plain_text(ripe, clip, tmp_path, suffix):
     path = clip.rename(tmp_path / "$x^$ <b> \udcff.npz")
-    said = ripe("data", "view", path, "--out", tmp_path / f"out{suffix}", "--frames", "1")
-    assert (said.code, said.err) == (0, "")
+    result = ripe("data", "view", path, "--out", tmp_path / f"out{suffix}", "--frames", "1")
+    assert (result.code, result.err) == (0, "")
     assert suffix != ".html" or b"<b>" not in (tmp_path / "out.html").read_bytes()
 
 
@@ -45,13 +45,13 @@ def test_a_name_that_is_no_formula_and_no_page(ripe, clip, tmp_path, suffix):
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
 )
-def test_words(refused, clip, tmp_path, monkeypatch, words, named):
+def test_invalid_options_are_refused(refused, clip, tmp_path, monkeypatch, words, named):
     monkeypatch.chdir(tmp_path)
     refused(("data", "view", clip, *words), *named)
     assert [path.name for path in tmp_path.iterdir()] == ["clip.npz"]
 
 
-def test_a_recording_that_is_none(refused, tmp_path):
+def test_an_invalid_recording_is_refused(refused, tmp_path):
     refused(("data", "view", tmp_path / "none.bin", "--out", tmp_path / "out.png"), tmp_path / "none.bin")
     write(Recording(EVENTS[::-1], (40, 30)), tmp_path / "back.npz")
     refused(("data", "view", tmp_path / "back.npz", "--out", tmp_path / "out.png", "--strict"), "backwards")

@@ -11,9 +11,9 @@ TOTALS = {"dvsgesture": (1_521_586, 875_122), "dailydvs200": (13_823_895, 8_038_
 
 
 def test_the_list_as_json(ripe):
-    said = ripe("models", "--json")
-    assert (said.code, said.err) == (0, "")
-    rows = {row["model"]: row for row in json.loads(said.out)["models"]}
+    result = ripe("models", "--json")
+    assert (result.code, result.err) == (0, "")
+    rows = {row["model"]: row for row in json.loads(result.out)["models"]}
     assert list(rows) == list_models()
     for name, (training, deployed) in TOTALS.items():
         assert (rows[name]["training"], rows[name]["deployed"]) == (training, deployed)
@@ -22,22 +22,22 @@ def test_the_list_as_json(ripe):
     assert "verified" not in rows["nmnist"]
 
 
-def test_the_list_for_people(ripe):
-    said = ripe("models")
-    assert said.code == 0
+def test_the_list_as_text(ripe):
+    result = ripe("models")
+    assert result.code == 0
     for name in list_models():
-        assert name in said.out
+        assert name in result.out
     for totals in TOTALS.values():
         for total in totals:
-            assert f"{total:,}" in said.out
+            assert f"{total:,}" in result.out
 
 
 @pytest.mark.parametrize("name", ["nmnist", "mamba-spike-nmnist"])
 def test_verifying(ripe, monkeypatch, name):
     monkeypatch.setattr("ripe_mambaspike.account.registered.list_models", lambda: [name])
-    said = ripe("models", "--verify", "--json")
-    assert said.code == 0
-    (row,) = json.loads(said.out)["models"]
+    result = ripe("models", "--verify", "--json")
+    assert result.code == 0
+    (row,) = json.loads(result.out)["models"]
     if name == "nmnist":
         assert 0 < row["verified"]["fusion_error"] <= 1e-12
         assert 0 < row["verified"]["dual_kernel_error"] <= 1e-12
@@ -60,6 +60,6 @@ def test_a_network_that_does_not_verify_is_an_error(refused, monkeypatch):
 
 @pytest.mark.parametrize("words", [["--help"], ["account", "--help"], ["models", "-h"]])
 def test_help(ripe, words):
-    said = ripe(*words)
-    assert (said.code, said.err) == (0, "")
-    assert "ripe" in said.out
+    result = ripe(*words)
+    assert (result.code, result.err) == (0, "")
+    assert "ripe" in result.out

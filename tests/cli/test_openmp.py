@@ -9,7 +9,7 @@ import pytest
 from ripe_mambaspike.cli.openmp import WAIT_VARIABLES, limit_openmp_spin
 
 
-def test_what_a_user_has_chosen_stays():
+def test_values_of_the_user_are_kept():
     for name in WAIT_VARIABLES:
         chosen = {name: "7"}
         limit_openmp_spin(chosen)
@@ -24,11 +24,11 @@ def test_what_a_user_has_chosen_stays():
 @pytest.mark.parametrize(("given", "turns"), [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77")])
 def test_the_command_sets_it_before_the_library_is_loaded(given, turns):
     environment = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "ripe_mambaspike", "models"],
         env={**environment, **given, "OMP_DISPLAY_ENV": "VERBOSE"},
         capture_output=True,
         text=True,
         check=True,
     ).stderr
-    assert f"GOMP_SPINCOUNT = '{turns}'" in said
+    assert f"GOMP_SPINCOUNT = '{turns}'" in result

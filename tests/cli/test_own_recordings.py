@@ -63,19 +63,19 @@ def swipes(tmp_path, monkeypatch, ripe):
 
 @pytest.mark.slow
 def test_swipes_are_learned(swipes, ripe):
-    said = ripe(
+    printed = ripe(
         "train", "folder", "--no-report", "--set", "data.root=my-gestures", "data.time_steps=8", "schedule.epochs=10"
     )
-    assert said.code == 0
+    assert printed.code == 0
     result = json.loads((swipes / "runs" / "folder" / "result.json").read_text())
     assert result["n"] == 16
     assert result["top1"] >= 0.9
     assert result["warnings"] == []
     assert yaml.safe_load((swipes / "runs" / "folder" / "recipe.yaml").read_text())["data"]["grid"] == [SIDE, SIDE]
-    assert "chance" not in said.err + said.out
+    assert "chance" not in printed.err + printed.out
 
 
-def test_a_recipe_that_mirrors_refuses_them(swipes, refused):
+def test_a_recipe_that_mirrors_refuses_swipes(swipes, refused):
     words = ["train", "synthgesture", "--set", "data.dataset=folder", "data.root=my-gestures"]
     refused(words, "augmentation.mirror_pairs", "swipe_down")
     refused([*words, "augmentation.horizontal_flip=0"], "augmentation.reverse_pairs", "swipe_down")
@@ -84,18 +84,18 @@ def test_a_recipe_that_mirrors_refuses_them(swipes, refused):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flip", [0, 0.5])
-def test_classes_whose_names_do_not_tell_that_a_mirror_swaps_them_are_warned_of(tmp_path, ripe, flip):
+def test_a_run_that_learns_nothing_gives_a_warning(tmp_path, ripe, flip):
     """One class is the other in a mirror, and nothing in their names says so."""
     root = record(tmp_path / "mine", 50, alike=True, first="left", second="right")
     assert ripe("data", "prepare", "folder", "--root", root, "--test-share", "0.4").code == 0
     settings = (f"data.root={root}", f"augmentation.horizontal_flip={flip}", *SMALL)
-    said = ripe("train", "folder", "--out", tmp_path / "run", "--set", *settings)
-    assert said.code == 0
+    printed = ripe("train", "folder", "--out", tmp_path / "run", "--set", *settings)
+    assert printed.code == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert said.err.count("warning: ") == (flip > 0)
-    assert ("augmentation.horizontal_flip=0.5" in said.err) == (flip > 0)
+    assert printed.err.count("warning: ") == (flip > 0)
+    assert ("augmentation.horizontal_flip=0.5" in printed.err) == (flip > 0)
     assert bool(result["warnings"]) == (flip > 0)
-    assert ("chance" in said.out) == (flip > 0)
+    assert ("chance" in printed.out) == (flip > 0)
     assert ("not clearly above chance" in (tmp_path / "run" / "report.html").read_text()) == (flip > 0)
     if not flip:
         assert result["top1"] >= 0.9

@@ -42,18 +42,18 @@ def words(places, *more):
     return ["sim", "calibrate", "--real", real, "--images", images, "--out", real.parent / "out", *more]
 
 
-def test_a_digit_that_is_another(places, refused):
+def test_a_recording_of_another_digit_is_refused(places, refused):
     (places[0] / "Train" / "3").rename(places[0] / "Train" / "8")
     refused(words(places), "Train/8/00001.bin", "3")
 
 
-def test_a_recording_without_a_picture(places, refused):
+def test_a_recording_without_a_picture_is_refused(places, refused):
     folder = places[0] / "Train" / "9"
     (folder / "00006.bin").rename(folder / "00099.bin")
     refused(words(places), "00099.bin")
 
 
-def test_too_few_and_none(places, refused, tmp_path):
+def test_too_few_recordings_are_refused(places, refused, tmp_path):
     for number in (1, 2, 4, 5):
         for path in places[0].rglob(f"0000{number}.bin"):
             path.unlink()
@@ -66,11 +66,11 @@ def test_too_few_and_none(places, refused, tmp_path):
 
 @real_data
 @pytest.mark.slow
-def test_what_ships_meets_its_numbers(ripe, tmp_path):
+def test_the_shipped_calibration_meets_its_targets(ripe, tmp_path):
     """On the 200 recordings that were not fitted."""
-    said = ripe(*words((SHARED / "nmnist-real", SHARED / "mnist"))[:6], "--out", tmp_path, "--keep", "--json")
-    assert said.code == 0, said.err
-    document = json.loads(said.out)
+    result = ripe(*words((SHARED / "nmnist-real", SHARED / "mnist"))[:6], "--out", tmp_path, "--keep", "--json")
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
     assert document["recordings"] == 200
     assert document["missed"] == []
     assert abs(document["events"]["ratio"] - 1) < 0.05

@@ -45,13 +45,13 @@ def make(ripe, tmp_path, quick, mnist):
 
 
 def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
-    said = make("--json", "--seed", "3", "--variation", "0.5")
-    assert said.code == 0
-    assert said.err.splitlines() == [
+    result = make("--json", "--seed", "3", "--variation", "0.5")
+    assert result.code == 0
+    assert result.err.splitlines() == [
         "ripe: note: every recording of this set is simulated",
         "ripe: note: 30 pictures are there; the whole set has 70,000",
     ]
-    document = json.loads(said.out)
+    document = json.loads(result.out)
     assert list(document) == [*store_document_keys, "simulated", "recipe"]
     assert document["recipe"]["seed"] == 3
     assert document["recipe"]["variation"] == 0.5
@@ -63,35 +63,35 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
     verified = json.loads(verified.out)
     assert verified == {**{key: document[key] for key in store_document_keys}, "verified": True, "source": "simulated"}
     assert len(load_dataset("sim-nmnist", tmp_path / "out", "test")) == 10
-    said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
-    assert "simulated" in said.out.splitlines()[-1]
+    result = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
+    assert "simulated" in result.out.splitlines()[-1]
     shard = next((tmp_path / "out" / ".ripe").rglob("shard-00000.npy"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
-    assert said.code == 2
-    assert "sha256" in said.err
+    result = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
+    assert result.code == 2
+    assert "sha256" in result.err
 
 
 def test_the_default_set(ripe, tmp_path):
     """Without a picture, by the camera that ships; counts and size as asked."""
     counts = ("--train", "11", "--val", "3", "--test", "4", "--size", "16")
-    said = ripe("sim", "make", "synthgesture", "--out", tmp_path / "out", *counts, "--workers", "1")
-    assert said.code == 0
-    assert "synthgesture: 18 clips of 11 classes" in said.out
-    assert "16×16" in said.out
+    result = ripe("sim", "make", "synthgesture", "--out", tmp_path / "out", *counts, "--workers", "1")
+    assert result.code == 0
+    assert "synthgesture: 18 clips of 11 classes" in result.out
+    assert "16×16" in result.out
     train = load_dataset("synthgesture", tmp_path / "out", "train")
     assert sorted(train.labels.tolist()) == list(range(11))
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help(ripe, words):
-    said = ripe("sim", *words, "--help")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(" ".join(["usage: ripe sim", *words]))
+    result = ripe("sim", *words, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(" ".join(["usage: ripe sim", *words]))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
         ((), COMMANDS),
         (("build",), ("build", *COMMANDS)),
@@ -104,12 +104,12 @@ def test_help(ripe, words):
         (("make", "synthgesture", "--out", "o", "--size", "2000"), ("--size", "2000", "8 to 1024")),
     ],
 )
-def test_refused_words(refused, words, said):
-    refused(("sim", *words), *said)
+def test_invalid_options_are_refused(refused, words, named):
+    refused(("sim", *words), *named)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
         (("--train", "99"), ("--train", "99", "1 to 10")),
         (("--val", "0"), ("--val", "0", "1 to 10")),
@@ -117,26 +117,26 @@ def test_refused_words(refused, words, said):
         (("--calibration", "nowhere.json"), ("nowhere.json", "No such file")),
     ],
 )
-def test_refused_values(make, tmp_path, words, said):
+def test_values_out_of_range_are_refused(make, tmp_path, words, named):
     made = make(*words)
     assert (made.code, made.out) == (2, "")
-    assert all(name in made.err for name in said)
+    assert all(name in made.err for name in named)
     assert len(made.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_place_that_cannot_be_written(ripe, tmp_path, quick, mnist):
+def test_a_folder_that_cannot_be_written_is_refused(ripe, tmp_path, quick, mnist):
     (tmp_path / "file").write_text("")
-    said = ripe("sim", "make", "sim-nmnist", "--images", mnist, "--calibration", quick, "--out", tmp_path / "file")
-    assert said.code == 2
-    assert said.err.startswith(f"ripe: {tmp_path / 'file'}")
+    result = ripe("sim", "make", "sim-nmnist", "--images", mnist, "--calibration", quick, "--out", tmp_path / "file")
+    assert result.code == 2
+    assert result.err.startswith(f"ripe: {tmp_path / 'file'}")
 
 
-def test_sets_are_called_simulated(ripe):
+def test_datasets_are_marked_as_simulated(ripe):
     rows = {row["name"]: row for row in json.loads(ripe("data", "sets", "--json").out)}
     made = {name for name, row in rows.items() if row["simulated"]}
     assert made == {"synthgesture", "sim-nmnist", "sim-cifar10", "sim-caltech101"}
     assert all("simulated" in rows[name]["title"] for name in made)
-    said = ripe("data", "prepare", "sim-nmnist", "--root", ".")
-    assert said.code == 2
-    assert "ripe sim make sim-nmnist" in said.err
+    result = ripe("data", "prepare", "sim-nmnist", "--root", ".")
+    assert result.code == 2
+    assert "ripe sim make sim-nmnist" in result.err

@@ -67,12 +67,12 @@ def prepared_again(trained, twice, tmp_path):
 
 
 def asked(ripe, *words):
-    said = ripe("eval", *words, "--json")
-    assert said.code == 0, said.err
-    return json.loads(said.out), said.err
+    result = ripe("eval", *words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out), result.err
 
 
-def test_a_run_writes_down_the_key(trained):
+def test_a_run_stores_the_key(trained):
     root, run = trained
     key = current_key(home_of(root))
     assert json.loads((run / "result.json").read_text())["store"] == key
@@ -80,7 +80,7 @@ def test_a_run_writes_down_the_key(trained):
     assert last_checkpoint(run / "checkpoints").document.store == key
 
 
-def test_the_number_stays_when_the_root_is_prepared_again(ripe, prepared_again):
+def test_the_accuracy_stays_when_the_root_is_prepared_again(ripe, prepared_again):
     root, run, first, second = prepared_again
     result = json.loads((run / "result.json").read_text())
     for more in ((), ("--root", root), ("--dataset", "synthgesture", "--root", root), ("--store", first)):
@@ -95,7 +95,7 @@ def test_the_number_stays_when_the_root_is_prepared_again(ripe, prepared_again):
     assert asked(ripe, run, "--store", second)[0] == other
 
 
-def test_a_store_that_is_gone_is_refused(ripe, refused, prepared_again):
+def test_a_missing_store_is_refused(ripe, refused, prepared_again):
     root, run, first, second = prepared_again
     shutil.rmtree(home_of(root) / first)
     refused(["eval", run], first, second, "ripe sim make synthgesture", "--store")
@@ -117,12 +117,12 @@ def test_another_root_is_used_as_it_is_and_noted(ripe, prepared_again, tmp_path)
     found, err = asked(ripe, run, "--root", tmp_path / "other")
     assert (found["store"], found["trained_on_store"]) == (other.key, first)
     assert "ripe: note: " in err
-    said = ripe("eval", run, "--root", tmp_path / "other")
-    assert other.key in said.out
-    assert first in said.err
+    result = ripe("eval", run, "--root", tmp_path / "other")
+    assert other.key in result.out
+    assert first in result.err
 
 
-def test_a_network_alone_says_what_it_was_trained_on(ripe, refused, prepared_again, tmp_path):
+def test_a_network_without_a_run_stores_its_dataset(ripe, refused, prepared_again, tmp_path):
     """By its labels, where no recipe lies beside it; one that does not say it is evaluated with a warning."""
     root, run, first, second = prepared_again
     result = json.loads((run / "result.json").read_text())
@@ -149,19 +149,19 @@ def test_held_out_clips_are_those_of_the_run(ripe, prepared_again, trained):
 
 def test_an_export_is_checked_on_the_store_of_the_run(ripe, prepared_again):
     root, run, first, second = prepared_again
-    said = ripe("export", run, "--to", "safetensors", "--check", "--clips", "2", "--json", "--out", run / "a")
-    assert said.code == 0, said.err
-    assert second not in json.loads(said.out)["check"]["on"]
+    result = ripe("export", run, "--to", "safetensors", "--check", "--clips", "2", "--json", "--out", run / "a")
+    assert result.code == 0, result.err
+    assert second not in json.loads(result.out)["check"]["on"]
     for path in (root / ".ripe" / "synthgesture").glob(f"{first}"):
         shutil.rmtree(path)
     net = run.parent / "else" / "net"
     shutil.copytree(run / "best", net)
     save_labels(replace(read_labels(net), store=first), net)
-    said = ripe(
+    result = ripe(
         "export", net, "--to", "safetensors", "--check", "--clips", "2", "--root", root, "--json", "--out", run / "b"
     )
-    assert said.code == 0, said.err
-    on = json.loads(said.out)["check"]["on"]
+    assert result.code == 0, result.err
+    on = json.loads(result.out)["check"]["on"]
     assert first in on
     assert second in on
 
@@ -184,10 +184,10 @@ def test_a_preparation_is_chosen_by_its_key(ripe, refused, prepared_again, tmp_p
     assert json.loads((tmp_path / "third" / "result.json").read_text())["store"] == first
 
 
-def test_a_key_of_digits_alone_is_no_number(ripe):
-    said = ripe("train", "synthgesture", "--set", "data.store=0123456789012345", "data.root=/nowhere")
-    assert said.code == 2
-    assert "data.store" not in said.err
+def test_a_key_of_digits_is_read_as_text(ripe):
+    result = ripe("train", "synthgesture", "--set", "data.store=0123456789012345", "data.root=/nowhere")
+    assert result.code == 2
+    assert "data.store" not in result.err
 
 
 @pytest.fixture
@@ -200,14 +200,14 @@ def stopped(prepared_again, monkeypatch):
     return root, run, first, second, whole
 
 
-def test_a_run_goes_on_with_the_store_it_was_begun_on(ripe, stopped):
+def test_a_run_resumes_with_its_first_store(ripe, stopped):
     root, run, first, _, whole = stopped
     assert ripe(*words(root, run), "--resume", "auto").code == 0
     assert json.loads((run / "result.json").read_text())["store"] == first
     assert (run / "best" / "model.safetensors").read_bytes() == whole
 
 
-def test_a_run_does_not_go_on_with_another_store(refused, stopped):
+def test_resuming_with_another_store_is_refused(refused, stopped):
     root, run, first, second, _ = stopped
     refused([*words(root, run, f"data.store={second}"), "--resume", "auto"], "data.store")
     shutil.rmtree(home_of(root) / first)
@@ -215,7 +215,7 @@ def test_a_run_does_not_go_on_with_another_store(refused, stopped):
     assert not (run / "result.json").exists()
 
 
-def test_a_run_does_not_go_on_with_another_extra_set(ripe, refused, trained, tmp_path):
+def test_resuming_with_another_extra_dataset_is_refused(ripe, refused, trained, tmp_path):
     root, _ = trained
     extra, run = tmp_path / "extra", tmp_path / "run"
     key = simulate_dataset("synthgesture", extra, **COUNTS, size=16, seed=1).key
@@ -259,8 +259,8 @@ def test_the_runs_of_a_group_share_one_store(ripe, refused, prepared_again, tmp_
     out = tmp_path / "group"
     shutil.copytree(run, out / "seed-0")
     chosen = ["--out", out, "--set", f"data.root={root}", *SETTINGS]
-    said = ripe("seeds", "synthgesture", "--seeds", "0", "--json", *chosen, f"data.store={first}")
-    assert (said.code, json.loads(said.out)["reused"]) == (0, ["seed-0"])
+    result = ripe("seeds", "synthgesture", "--seeds", "0", "--json", *chosen, f"data.store={first}")
+    assert (result.code, json.loads(result.out)["reused"]) == (0, ["seed-0"])
     refused(["seeds", "synthgesture", "--seeds", "0-1", *chosen], out / "seed-0", "data.store")
     assert store_keys(home_of(root)) == sorted((first, second))
     assert not (out / "seed-1").exists()
@@ -269,7 +269,7 @@ def test_the_runs_of_a_group_share_one_store(ripe, refused, prepared_again, tmp_
 # The command of the sets
 
 
-def test_another_preparation_is_told(ripe, tmp_path):
+def test_another_preparation_gives_a_note(ripe, tmp_path):
     made = ["sim", "make", "synthgesture", "--out", tmp_path, "--train", 11, "--val", 11, "--test", 11, "--size", 16]
     first = ripe(*made, "--json", "--workers", 1)
     key = json.loads(first.out)["key"]
@@ -287,10 +287,10 @@ def test_the_list_of_preparations(ripe, refused, prepared_again, tmp_path):
         (first, False, (second,)),
         (second, True, (first,)),
     }
-    said = ripe("data", "list", "--root", root)
-    assert said.code == 0
-    assert first in said.out
-    assert f"{second} (current)" in said.out
+    result = ripe("data", "list", "--root", root)
+    assert result.code == 0
+    assert first in result.out
+    assert f"{second} (current)" in result.out
     (home_of(root) / first / "index.json").write_text("{}")
     document = json.loads(ripe("data", "list", "--root", root, "--json").out)
     assert [one["key"] for one in document["damaged"]] == [first]

@@ -80,7 +80,7 @@ def refuse(path: Path, reason: str) -> str:
         ("no suffix at all", make_zip),
     ],
 )
-def test_a_sound_archive_gives_its_tree(tmp_path, name, make):
+def test_an_intact_archive_is_extracted(tmp_path, name, make):
     path = make(tmp_path / name, TREE)
     assert extract(path, tmp_path / "out") == tmp_path / "out"
     assert tree(tmp_path / "out") == TREE
@@ -169,7 +169,7 @@ def test_too_many_members_are_refused(tmp_path, monkeypatch, make):
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
-def test_a_note_that_is_read_at_once_has_a_bound(tmp_path, kind):
+def test_a_long_extended_header_is_refused(tmp_path, kind):
     member = tarfile.TarInfo("note")
     member.type, member.size = kind, (1 << 20) + 1
     with gzip.open(tmp_path / "a.tar.gz", "wb") as file:
@@ -279,7 +279,7 @@ def test_a_second_call_has_nothing_to_do(tmp_path, monkeypatch):
     assert extract(path, out) == out
 
 
-def test_a_folder_tells_its_archive(tmp_path):
+def test_the_marker_names_the_archive(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     assert extracted_from(tmp_path / "out") is None
     out = extract(path, tmp_path / "out")
@@ -293,7 +293,7 @@ def test_a_folder_tells_its_archive(tmp_path):
 def test_a_folder_of_another_origin_is_not_touched(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     (tmp_path / "out").mkdir()
-    extract(path, tmp_path / "out")  # an empty folder is nobody's
+    extract(path, tmp_path / "out")  # an empty folder may be used
     with raises(DataError, "folder", tmp_path / "out", ("made from a.zip", "b.zip")):
         extract(make_zip(tmp_path / "b.zip", INSIDE), tmp_path / "out")
     assert tree(tmp_path / "out") == TREE

@@ -124,7 +124,7 @@ def test_never_at_0_and_always_at_1(name):
 
 
 @transforms
-def test_draws_are_the_generators_alone(name):
+def test_draws_depend_on_the_generator_only(name):
     x = counts(64, 2, 2, 3, 4)
     transform = TRANSFORMS[name][0](0.5)
     state = torch.random.get_rng_state()

@@ -163,7 +163,7 @@ NAMES = ["roll", "shear_x", "shear_y", "rotate", "cutout", "temporal"]
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_identity_parameters_give_the_bits_back(name, dtype):
+def test_neutral_parameters_return_the_same_bits(name, dtype):
     for shape in [*SHAPES, (2, 2, 2, 128, 127)]:
         x = torch.rand(shape).to(dtype)
         apply, _, nothing = every_operation(x)[name]
@@ -194,7 +194,7 @@ def test_all_steps_and_both_polarities_move_together(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_uninitialised_memory_and_layout_do_not_show(name, poisoned_empty):
+def test_uninitialized_memory_and_strides_do_not_matter(name, poisoned_empty):
     x = counts((3, 4, 2, 9, 8))
     apply, something, _ = every_operation(x)[name]
     strided = every_operation(x.transpose(-1, -2).contiguous().transpose(-1, -2))[name][0]

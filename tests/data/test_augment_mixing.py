@@ -192,7 +192,7 @@ def test_a_batch_is_hit_with_its_probability(name):
 
 
 @mixers
-def test_luck_moves_no_later_draw(name):
+def test_later_draws_do_not_depend_on_the_outcome(name):
     x, labels = batch()
     states = set()
     for probability in (1e-9, 1.0):
@@ -203,7 +203,7 @@ def test_luck_moves_no_later_draw(name):
 
 
 @mixers
-def test_draws_are_the_generators_alone(name):
+def test_draws_depend_on_the_generator_only(name):
     x, labels = batch()
     state, python = torch.random.get_rng_state(), random.getstate()
     given = MIXERS[name](x, labels, batch_generator(1, 2, 3), 4)

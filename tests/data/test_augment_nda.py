@@ -183,7 +183,7 @@ def test_a_clip_of_one_step_is_never_blanked():
     assert NDA(1, 1.0)(x, batch_generator(0, 0, 0)).flatten(1).any(1).all()
 
 
-def test_draws_are_the_generators_alone():
+def test_draws_depend_on_the_generator_only():
     x = counts(32, 4, 2, 12, 12)
     state = torch.random.get_rng_state()
     given = NDA(2, 1.0)(x, batch_generator(1, 2, 3))

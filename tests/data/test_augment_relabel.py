@@ -61,8 +61,8 @@ def test_gestures_played_backwards_as_the_simulator_has_them(tables):
     assert list(tables.backwards) == [reversed_clip(draw_clip(label, 0, "train")).label for label in range(11)]
 
 
-def test_the_shipped_recipes_give_the_labels_that_they_always_gave():
-    """Numbers as they were when names alone told: the bits of a run depend on them."""
+def test_the_labels_of_the_shipped_recipes_are_fixed():
+    """Numbers as they were when only names were used: the bits of a run depend on them."""
     found = {name: load_recipe(name).augmentation for name in list_recipes()}
     assert [name for name, settings in found.items() if settings.relabel] == GESTURES
     for name in GESTURES:
@@ -92,7 +92,7 @@ def test_other_ways_to_write_a_turn(turn, change):
     assert changed(("Clockwise", turn), change=change) == (1, 0)
 
 
-def test_names_tell_sides_in_a_mirror_and_others_are_declared():
+def test_names_with_sides_are_paired_and_others_declared():
     names = ("bright", "upright", "Left arm", "right arm", "lefty")
     assert changed(names, ["bright", "upright=lefty"]) == (0, 4, 3, 2, 1)
     assert changed(SWIPES, ["swipe_up", "swipe_down"]) == (0, 2, 1, 3)
@@ -148,12 +148,12 @@ def test_a_moving_class_that_keeps_its_label_is_refused_backwards_alone(name):
     assert refused(lambda: label_tables(settings, (name, "clap"))) == "augmentation.time_reversal"
 
 
-def test_the_way_out_of_that_refusal():
+def test_declared_pairs_are_accepted():
     settings = Augmentation(time_reversal=1.0, relabel=True, reverse_pairs=("push=pull",))
     assert label_tables(settings, ("push", "pull")) == (None, (1, 0))
 
 
-def test_the_chosen_alone_are_looked_up():
+def test_only_chosen_samples_are_relabeled():
     labels = torch.tensor([0, 1, 2, 2])
     chosen = torch.tensor([True, False, True, False])
     assert relabel(labels, chosen, (1, 0, 2)).tolist() == [1, 1, 2, 2]

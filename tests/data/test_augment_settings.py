@@ -138,7 +138,7 @@ def test_every_benchmarks_settings_run_on_any_size(name, shape, dtype):
         assert mixed.isfinite().all()
 
 
-def test_with_all_off_the_input_comes_back():
+def test_with_all_off_the_input_is_returned():
     off = Augmentation(nda_operations=0, polarity_flip=0, mixup_alpha=0, label_smoothing=0)
     x, labels = counts(4, 3, 2, 8, 8), torch.arange(4)
     assert augment_clips(x, off, batch_generator(0, 0, 0)) is x
@@ -164,7 +164,7 @@ def test_the_whole_is_a_function_of_the_clips_and_the_generator():
         assert not torch.equal(run(*other)[0], first[0])
 
 
-def test_a_batchs_generator_is_the_same_tomorrow():
+def test_the_generator_of_a_batch_is_fixed():
     """Written down: a change of these numbers would change what a resumed run sees."""
     assert batch_generator(0, 0, 0).initial_seed() == 2861050586
     assert torch.randint(1000, (4,), generator=batch_generator(1, 2, 3)).tolist() == [125, 172, 375, 453]

@@ -1,4 +1,4 @@
-"""Where clips come from makes no difference to a batch; and what is said when memory or a worker is lost."""
+"""Where clips come from makes no difference to a batch; and the errors when memory or a worker is lost."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ CLIPS = 20
 
 
 def recording(seed: int, hot: bool = False) -> Recording:
-    """Events by lot; a hot pixel has three hundred of its own."""
+    """Random events; a hot pixel has three hundred of its own."""
     draw = np.random.default_rng(seed)
     x, y = draw.integers(0, 12, (2, 400))
     if hot:
@@ -68,7 +68,7 @@ def same(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hot", [False, True], ids=["bytes", "floats"])
-def test_every_way_gives_the_same_bits(roots, hot):
+def test_every_cache_mode_gives_the_same_bits(roots, hot):
     plain = data_of(roots[hot], cache="off").train
     assert len(plain) == CLIPS
     assert (max(float(plain.clip(number)[0].max()) for number in range(CLIPS)) > 255) == hot
@@ -93,7 +93,7 @@ def test_every_way_gives_the_same_bits(roots, hot):
 
 
 @pytest.mark.parametrize(("most", "dtype"), [(255, torch.uint8), (256, torch.float32)])
-def test_what_a_byte_holds(train, monkeypatch, most, dtype):
+def test_counts_to_255_are_stored_as_uint8(train, monkeypatch, most, dtype):
     monkeypatch.setattr(train, "clip", lambda number: (torch.full(train.shape, float(most - number)), 0))
     packed = bin_clips(train, np.array([1, 0]))
     assert packed.dtype == dtype
@@ -101,7 +101,7 @@ def test_what_a_byte_holds(train, monkeypatch, most, dtype):
     assert bin_clips(train, np.array([], np.int64)).shape == (0, *train.shape)
 
 
-def test_batches_may_be_changed_without_harm(roots):
+def test_batches_may_be_modified_in_place(roots):
     clips = data_of(roots[True], cache="memory").train
     (before,) = (x.clone() for x, _ in EvalBatches(clips, CLIPS, CPU))
     for x, y in EvalBatches(clips, CLIPS, CPU):
@@ -177,8 +177,8 @@ def test_workers_that_die(roots, tmp_path):
     script.write_text(LOSES_A_WORKER)
     done = subprocess.run([sys.executable, script, roots[False]], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    said, again = done.stdout.splitlines()
-    assert said == "data.num_workers"
+    field, again = done.stdout.splitlines()
+    assert field == "data.num_workers"
     assert int(again) == CLIPS
 
 
@@ -216,7 +216,7 @@ def with_free(monkeypatch, free: int | None) -> None:
     monkeypatch.setattr(clip_cache, "free_memory", lambda device: free)
 
 
-def test_how_much_auto_takes(train, monkeypatch):
+def test_auto_caches_up_to_a_quarter_of_the_free_memory(train, monkeypatch):
     needed = clip_bytes(train)
     assert needed == CLIPS * 2 * 8 * 8
 
@@ -246,7 +246,7 @@ def test_auto_gives_up_where_bytes_are_too_small(roots, monkeypatch):
     assert x.max() > 255
 
 
-def test_memory_that_is_not_there(roots, train, monkeypatch):
+def test_too_little_memory_is_refused(roots, train, monkeypatch):
     settings = replace(train.settings, cache="memory")
     with_free(monkeypatch, clip_bytes(train))
     assert open_cache(train, settings, CPU).mode == "memory"
@@ -255,24 +255,24 @@ def test_memory_that_is_not_there(roots, train, monkeypatch):
         with_free(monkeypatch, free)
         with raises(MemoryNeededError, "data.cache", mentions=("0.00 GiB", "'memory'", "data.cache=off")):
             open_cache(clips, settings, CPU)
-    with_free(monkeypatch, None)  # nobody says
+    with_free(monkeypatch, None)  # unknown
     assert open_cache(train, settings, CPU).mode == "memory"
 
 
-def test_settings_that_cannot_be(train):
+def test_invalid_settings_are_refused(train):
     with raises(ConfigError, "data.cache", mentions=("auto, memory or off", "cpu", "'device'")):
         open_cache(train, replace(train.settings, cache="device"), CPU)
     with raises(ConfigError, "data.num_workers", mentions=("at least 0", "-1")):
         open_cache(train, replace(train.settings, num_workers=-1), CPU)
 
 
-def test_progress(train):
-    told = []
-    bin_all(train, CPU, 0, 1 << 40, lambda done, total: told.append((done, total)))
-    assert told == [(16, 20), (20, 20)]
-    told.clear()
-    train.cache(CPU, progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (20, 20)
+def test_progress_is_reported(train):
+    reports = []
+    bin_all(train, CPU, 0, 1 << 40, lambda done, total: reports.append((done, total)))
+    assert reports == [(16, 20), (20, 20)]
+    reports.clear()
+    train.cache(CPU, progress=lambda done, total: reports.append((done, total)))
+    assert reports[-1] == (20, 20)
 
 
 @pytest.mark.gpu

@@ -58,14 +58,14 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
     (home / key).rename(home / other)
     (home / "current").write_text(other)
     path = home / other / "index.json"
-    said = {**json.loads(path.read_text()), **index}
-    for partition in said["cuts"].values():
+    index = {**json.loads(path.read_text()), **index}
+    for partition in index["cuts"].values():
         partition["sizes"] = {part: partition["parts"].count(letter) for part, letter in SPLIT_LETTERS.items()}
-    path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
+    path.write_text(json.dumps({**index, "sha256": index_checksum(index)}))
     return folder
 
 
-def test_the_parts(root):
+def test_splits_have_the_clips_of_the_store(root):
     data = open_data(recipe(root))
     assert data.classes == CLASSES
     assert data.partition == "people"
@@ -86,7 +86,7 @@ def test_the_parts(root):
                 clips.clip(number)
 
 
-def test_how_clips_are_binned(root):
+def test_clips_are_binned_as_the_settings_say(root):
     events = load_dataset("synthgesture", root, "train")
     clips = open_data(recipe(root, by="count", binary=True)).train
     wanted = BinnedDataset(events, 3, grid=(8, 12), by="count", binary=True)[2][0]
@@ -94,7 +94,7 @@ def test_how_clips_are_binned(root):
     assert set(wanted.unique().tolist()) == {0.0, 1.0}
 
 
-def test_the_set_is_looked_for_under_data(root, tmp_path, monkeypatch):
+def test_the_default_root_is_data_and_the_dataset(root, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "synthgesture").symlink_to(root)
     monkeypatch.chdir(tmp_path)
@@ -103,7 +103,7 @@ def test_the_set_is_looked_for_under_data(root, tmp_path, monkeypatch):
     assert len(data.train) == 23
 
 
-def test_the_test_part_is_not_touched(root, monkeypatch):
+def test_the_test_split_is_opened_on_first_use_only(root, monkeypatch):
     tested = set(load_dataset("synthgesture", root, "test").members.tolist())
     real = EventStore.clip
 
@@ -142,7 +142,7 @@ def test_classes_that_come_first(root, other):
 
 
 @pytest.mark.parametrize("folds", [0, 3])
-def test_no_validation(root, folds):
+def test_without_validation_its_clips_are_trained_on(root, folds):
     """What would have been held out is trained on; the test part stays."""
     held, whole = (open_data(recipe(root, folds=folds, validation=wanted)) for wanted in (True, False))
     assert len(held.members["val"]) > 0
@@ -179,7 +179,7 @@ def test_a_set_without_validation(root, tmp_path):
         open_data(recipe(bare))
 
 
-def test_more_to_train_on(root, other):
+def test_extra_datasets_add_training_clips(root, other):
     data = open_data(recipe(root, extra=(f"synthgesture={other}",)))
     own, more = load_dataset("synthgesture", root, "train"), load_dataset("synthgesture", other, "train")
     assert data.train.names == own.names + more.names
@@ -208,7 +208,7 @@ def test_classes_in_another_order_are_renumbered(root, other, tmp_path):
     assert data.train.clip(23)[1] == 10
 
 
-def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
+def test_held_out_clips_are_left_out_of_extra_datasets(root, tmp_path):
     """A copy that calls everything training: the clips that this run validates and tests on are left out."""
     index = index_of(root)
     parts = "r" * len(index["clips"]["name"])
@@ -223,9 +223,9 @@ def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
 
 
 def test_describe(root):
-    said = open_data(recipe(root)).describe()
-    assert json.loads(json.dumps(said)) == said
-    assert said == {
+    index = open_data(recipe(root)).describe()
+    assert json.loads(json.dumps(index)) == index
+    assert index == {
         "dataset": "synthgesture",
         "time_steps": 3,
         "by": "time",
@@ -247,7 +247,7 @@ def test_describe(root):
     }
 
 
-def test_what_is_refused(root, other, tmp_path):
+def test_invalid_settings_are_refused(root, other, tmp_path):
     gone = tmp_path / "gone"
     none = changed(root, tmp_path / "none", classes=[*CLASSES, "clap"])
     strange = changed(other, tmp_path / "strange", classes=[*CLASSES[:-1], "yawn"])
@@ -292,11 +292,11 @@ def test_orders_differ_between_epochs_and_seeds():
     assert len(orders) == 16
 
 
-def test_an_order_that_was_drawn_stays():
+def test_the_order_of_an_epoch_is_fixed():
     assert epoch_order(8, 0, 0).tolist() == [3, 6, 2, 0, 4, 7, 1, 5]
 
 
-def test_an_order_leaves_other_draws_alone():
+def test_an_order_does_not_touch_the_global_generators():
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
     epoch_order(100, 0, 0)
     assert torch.equal(before, torch.get_rng_state())
@@ -304,7 +304,7 @@ def test_an_order_leaves_other_draws_alone():
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
-def test_shares(world):
+def test_shares_are_contiguous_and_cover_the_batch(world):
     for total in range(20):
         shares = [list(range(total))[share_of(total, rank, world)] for rank in range(world)]
         assert [each for share in shares for each in share] == list(range(total))
@@ -352,7 +352,7 @@ def test_a_process_without_a_share_gets_an_empty_batch(root, cache):
 
 
 @pytest.mark.parametrize("first", [0, 1, 3, 6])
-def test_going_on_in_the_middle(train, first):
+def test_batches_from_the_middle_are_those_of_the_epoch(train, first):
     whole = list(TrainBatches(train, 4, 0, 1, CPU))
     rest = TrainBatches(train, 4, 0, 1, CPU, first=first)
     assert len(rest) == len(whole) - first
@@ -381,7 +381,7 @@ def test_clips_are_made_once_for_a_device(root):
     assert data.train.cache(CPU) is not cache
 
 
-def test_clips_that_were_made_do_not_go_to_workers(root):
+def test_cached_clips_are_not_pickled(root):
     clips = open_data(recipe(root, cache="memory")).train
     bare = len(pickle.dumps(clips))
     clips.cache(CPU)

@@ -29,7 +29,7 @@ def test_a_file_arrives_whole_and_alone(site, tmp_path, kind, size, announced):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 1000, 65_536, len(DATA) // 2, len(DATA) - 1])
-def test_a_cut_connection_goes_on_at_the_very_byte(site, tmp_path, cut):
+def test_a_broken_connection_resumes_at_the_next_byte(site, tmp_path, cut):
     url = site.add("file", cuts=[cut])
     assert download(archive(url), tmp_path).read_bytes() == DATA
     assert site.sent == len(DATA)  # every byte went over the wire once
@@ -53,7 +53,7 @@ def test_an_interrupted_call_is_continued_by_the_next(site, tmp_path):
     assert site.asked[-1] == ("/file", f"bytes={kept}-", '"one"')
 
 
-def test_the_date_serves_where_there_is_no_strong_etag(site, tmp_path):
+def test_the_date_is_used_without_a_strong_etag(site, tmp_path):
     date = "Mon, 05 Jan 2026 10:00:00 GMT"
     url = site.add("file", etag=None, date=date, cuts=[500])
     assert download(archive(url), tmp_path).read_bytes() == DATA
@@ -119,7 +119,7 @@ def test_a_part_longer_than_the_file_is_started_anew(site, tmp_path, total):
     assert download(archive(url), tmp_path).read_bytes() == DATA  # by a 416, or by the note itself
 
 
-def test_the_next_mirror_goes_on_where_the_first_gave_up(site, tmp_path):
+def test_the_next_mirror_resumes_the_download(site, tmp_path):
     first = site.add("first", cuts=[1000] + [0] * 9)
     second = site.add("second", etag='"its own"')
     assert download(archive(first, second), tmp_path).read_bytes() == DATA
@@ -128,7 +128,7 @@ def test_the_next_mirror_goes_on_where_the_first_gave_up(site, tmp_path):
     assert site.sent == len(DATA)
 
 
-def test_new_ground_earns_new_tries(site, tmp_path, monkeypatch):
+def test_progress_resets_the_tries(site, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer, "PROGRESS_BYTES", 20_000)
     url = site.add("file", cuts=[30_000] * 9)
     assert download(archive(url), tmp_path).read_bytes() == DATA

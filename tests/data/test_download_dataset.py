@@ -117,7 +117,7 @@ def test_an_interrupted_set_goes_on_with_the_archive_that_is_missing(known, site
     assert files_of(tmp_path / "root") == TREE
 
 
-def test_an_archive_that_a_person_brought_is_used_instead(known, site, tmp_path):
+def test_an_archive_downloaded_by_hand_is_used_instead(known, site, tmp_path):
     known(by_hand=("Raw.zip",))
     root = tmp_path / "root"
     root.mkdir()
@@ -129,7 +129,7 @@ def test_an_archive_that_a_person_brought_is_used_instead(known, site, tmp_path)
     assert files_of(root) == {"Raw/3/00001.bin"}
 
 
-def test_a_wrong_archive_that_a_person_brought(known, tmp_path):
+def test_a_wrong_archive_downloaded_by_hand_is_refused(known, tmp_path):
     known(by_hand=("Raw.zip",))
     (tmp_path / "Raw.zip").write_bytes(b"wrong")
     with raises(DataError, "archive", tmp_path / "Raw.zip", hashlib.md5(b"wrong").hexdigest()):
@@ -137,7 +137,7 @@ def test_a_wrong_archive_that_a_person_brought(known, tmp_path):
     assert not (tmp_path / "Raw").exists()
 
 
-def test_a_set_that_no_program_fetches(known, tmp_path):
+def test_a_dataset_without_mirrors_is_refused_with_instructions(known, tmp_path):
     known(fetched=(), by_hand=("Raw.zip",))
     with raises(DataError, "dataset", tmp_path / "root", ("tiny", "Ask a person.")):
         download_dataset("tiny", tmp_path / "root")
@@ -145,7 +145,7 @@ def test_a_set_that_no_program_fetches(known, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ncaltech101", "dailydvs200"])
-def test_benchmarks_that_no_program_fetches(tmp_path, name):
+def test_benchmarks_without_mirrors_are_refused_with_instructions(tmp_path, name):
     with raises(DataError, "dataset", tmp_path, (name, registry.dataset_info(name).download.instructions)):
         download_dataset(name, tmp_path)
 
@@ -157,7 +157,7 @@ def test_what_is_no_benchmark(tmp_path, name):
         download_dataset(name, tmp_path)
 
 
-def test_a_root_that_cannot_be(known, tmp_path):
+def test_a_root_that_cannot_be_made_is_refused(known, tmp_path):
     known(by_hand=("Raw.zip",))
     (tmp_path / "file").write_text("")
     for root in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):

@@ -23,7 +23,7 @@ def test_a_wrong_file_is_thrown_away_and_the_next_mirror_asked(site, tmp_path):
     assert left(tmp_path) == {"set.zip"}
 
 
-def test_all_mirrors_bad_is_one_sentence_with_what_came(site, tmp_path):
+def test_the_error_lists_the_failure_of_every_mirror(site, tmp_path):
     bad, gone = site.add("bad", data=OTHER), site.add("gone", status=404)
     with pytest.raises(DataError) as caught:
         download(archive(bad, gone), tmp_path)
@@ -95,7 +95,7 @@ def test_only_http_and_https_are_addresses(url):
         archive(url)
 
 
-def test_a_server_that_is_not_there(site, tmp_path):
+def test_a_refused_connection_is_named(site, tmp_path):
     with raises(DataError, "archive", mentions=("5 times", "refused")):
         download(archive("http://127.0.0.1:1/file"), tmp_path)
 
@@ -111,7 +111,7 @@ def test_a_silent_server_is_given_up(site, tmp_path, monkeypatch):
         hold.set()
 
 
-def test_a_full_disk_keeps_what_came(site, tmp_path, monkeypatch):
+def test_a_full_disk_keeps_what_was_received(site, tmp_path, monkeypatch):
     url = site.add("file")
     write, calls = transfer._write, []
 
@@ -150,7 +150,7 @@ def test_a_wrong_file_that_is_there_is_named_and_left(site, tmp_path):
     assert site.asked == []
 
 
-def test_without_mirrors_a_person_is_asked(tmp_path):
+def test_without_mirrors_the_error_says_to_get_it_by_hand(tmp_path):
     with raises(DataError, "archive", tmp_path / "set.zip", ("by hand", hashlib.md5(DATA).hexdigest())):
         download(archive(), tmp_path)
 

@@ -91,7 +91,7 @@ def test_a_known_fold():
     }
 
 
-def test_clips_in_no_part_stay_out_and_an_unsplit_set_has_all():
+def test_unused_clips_are_left_out_and_an_unsplit_dataset_uses_all():
     store = make_store((8, 8), unused=3)
     used = np.concatenate([folds_of(store, "partition", 2, fold)["test"] for fold in range(2)])
     assert sorted(used.tolist()) == list(range(13))
@@ -100,7 +100,7 @@ def test_clips_in_no_part_stay_out_and_an_unsplit_set_has_all():
     assert sorted(used.tolist()) == list(range(16))
 
 
-def test_refusals():
+def test_invalid_folds_are_refused():
     store = make_store((4, 4))
     for folds in (1, 9):
         with raises(ConfigError, "data.folds", mentions=("from 2 to the 8 clips", f"got {folds}")):

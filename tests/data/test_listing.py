@@ -52,13 +52,13 @@ def test_the_hash_rank_is_fixed():
 
 def test_validation_is_a_tenth_of_each_class_of_the_training_part():
     parts = ["test" if number % 2 else "train" for number in range(60)]
-    carved = hold_out_validation("salt", CLIPS, parts)
+    held = hold_out_validation("salt", CLIPS, parts)
     for label in range(3):
-        of_class = [part for clip, part in zip(CLIPS, carved, strict=True) if clip.label == label]
+        of_class = [part for clip, part in zip(CLIPS, held, strict=True) if clip.label == label]
         assert (of_class.count("train"), of_class.count("val"), of_class.count("test")) == (9, 1, 10)
-    assert [part == "test" for part in carved] == [part == "test" for part in parts]
+    assert [part == "test" for part in held] == [part == "test" for part in parts]
     lowest = [min((hash_rank("salt", c.name), c.name) for c in CLIPS[::2] if c.label == label)[1] for label in range(3)]
-    assert sorted(lowest) == sorted(clip.name for clip, part in zip(CLIPS, carved, strict=True) if part == "val")
+    assert sorted(lowest) == sorted(clip.name for clip, part in zip(CLIPS, held, strict=True) if part == "val")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_an_option_of_another_set(tmp_path, name, options):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_root_that_is_none(tmp_path, name):
+def test_a_root_that_is_no_folder_is_refused(tmp_path, name):
     missing = tmp_path / "missing"
     with raises(DataError, "root", missing, ("nothing",)):
         list_dataset(name, missing)
@@ -137,7 +137,7 @@ def test_a_root_without_a_recording(tmp_path, name):
 
 
 def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
-    """Told by the system's own call, since a superuser may read everything."""
+    """Refused by a patched system call, since a superuser may read everything."""
     (tmp_path / "closed").mkdir()
     real = os.scandir
 

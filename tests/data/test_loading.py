@@ -27,7 +27,7 @@ def source_of(events, number, digits):
     return read(digits / f"{events.names[number]}.bin", sensor_size=(34, 34))
 
 
-def test_the_parts_are_disjoint_and_whole(store, digits):
+def test_the_splits_are_disjoint_and_complete(store, digits):
     parts = {split: load_dataset("nmnist-600", digits, split) for split in ("train", "val", "test")}
     names = [name for part in parts.values() for name in part.names]
     assert Counter(names) == Counter(store.index.clips.name)
@@ -52,7 +52,7 @@ def test_clips_labels_and_names_belong_together(train, digits):
     assert number == 5
 
 
-def test_numbers(train):
+def test_indices_out_of_range_are_refused(train):
     assert train[-1][0].metadata["name"] == train.names[-1]
     assert train[-6][0].metadata["name"] == train.names[0]
     assert train[np.int64(2)][0].metadata["name"] == train.names[2]
@@ -96,7 +96,7 @@ def test_binary(train, digits):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_loader_takes_it(train, workers):
+def test_a_data_loader_gives_batches(train, workers):
     binned = BinnedDataset(train, 4)
     context = "spawn" if workers else None  # which pickles the set
     loader = DataLoader(binned, batch_size=4, num_workers=workers, multiprocessing_context=context)
@@ -138,7 +138,7 @@ def test_several_partitions(tmp_path):
         load_dataset("cifar10dvs", tmp_path, "test", partition="middle-100")
 
 
-def test_what_cannot_be_loaded(store, digits, tmp_path):
+def test_invalid_arguments_are_refused(store, digits, tmp_path):
     with raises(ConfigError, "dataset", mentions="'nothing'"):
         load_dataset("nothing", digits, "train")
     with raises(DataError, "split", mentions=("train, val, test", "'testing'")):

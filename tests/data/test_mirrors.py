@@ -21,7 +21,7 @@ def test_the_five_sets_are_there():
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=list(BENCHMARKS))
-def test_a_set_says_whose_it_is_and_how_it_is_got(entry):
+def test_a_dataset_has_license_citation_and_source(entry):
     assert re.fullmatch(r"https://\S+", entry.home)
     assert re.search(r"\d{4}$", entry.citation)
     assert entry.license

@@ -1,4 +1,4 @@
-"""Pictures are found by what is there, listed, and read as grey from 0 to 1; what is wrong is told in one sentence."""
+"""Pictures are found by what is there, listed, and read as grey from 0 to 1; what is wrong is named in one line."""
 
 import gzip
 import io
@@ -64,7 +64,7 @@ def test_a_tree_a_zip_and_a_folder_with_the_zip(tmp_path):
     assert read[0].shape == (3, 12, 16)
 
 
-def test_parts(tmp_path):
+def test_train_and_test_folders_are_splits(tmp_path):
     found = find_pictures(save_tree(tmp_path, cifar_names(2, 1)))
     assert len(found.classes) == 10
     assert [one.part for one in found.listed] == ["test"] * 10 + ["train"] * 20
@@ -88,7 +88,7 @@ def test_any_size_aspect_and_depth(tmp_path):
     np.testing.assert_allclose(palette, grey / 255, atol=1e-6)
 
 
-def test_none(tmp_path):
+def test_paths_without_pictures_are_refused(tmp_path):
     kinds = ("IDX files", "class/picture.jpg or .png", "zip file")
     with raises(DataError, "images", tmp_path / "missing", ("nothing", *kinds)):
         find_pictures(tmp_path / "missing")

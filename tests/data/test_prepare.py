@@ -63,7 +63,7 @@ def test_events_out_of_order_are_put_in_order(tmp_path):
     assert store.index.clips.start_us == [100]
 
 
-def test_clips_are_cut_by_their_spans(tmp_path):
+def test_clips_have_the_events_of_their_spans(tmp_path):
     """Half-open, overlapping or repeated; times count from the beginning of the span."""
     events = make_events(range(10), range(10), range(0, 1000, 100), [0, 1] * 5)
     save_trial(tmp_path, "user24_led", events, [(1, 100, 300), (8, 200, 401), (8, 200, 401), (11, 850, 5000)])
@@ -210,7 +210,7 @@ def test_the_first_store_is_found_again(digits, decoded):
     assert open_store(digits / ".ripe", "nmnist-600").folder == first.folder
 
 
-def test_the_key_does_not_depend_on_the_place(digits, tmp_path):
+def test_the_key_does_not_depend_on_the_folder(digits, tmp_path):
     one = make("nmnist-600", digits)
     other = make("nmnist-600", save_digits(tmp_path / "else" / "where"))
     assert one.folder.name == other.folder.name
@@ -287,7 +287,7 @@ def test_clips_that_the_store_cannot_hold(tmp_path):
         make("folder", tmp_path)
 
 
-def test_two_at_once(digits):
+def test_a_second_process_is_refused(digits):
     home = digits / ".ripe" / "nmnist-600"
     home.mkdir(parents=True)
     with (
@@ -298,7 +298,7 @@ def test_two_at_once(digits):
     assert len(make("nmnist-600", digits)) == 12
 
 
-def test_a_place_where_nothing_can_be_written(digits, tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused(digits, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     for folder, reason in ((file / "store", "Not a directory"), (tmp_path / ("x" * 300), "File name too long")):
@@ -314,7 +314,7 @@ def test_a_folder_that_is_read_only(digits):
     digits.chmod(0o755)
 
 
-def test_a_file_that_goes_while_it_is_read(digits, monkeypatch):
+def test_a_file_removed_after_listing_is_named(digits, monkeypatch):
     listed = list_dataset("nmnist-600", digits)
     path = digits / listed.sources[3].path
     path.unlink()
@@ -329,17 +329,16 @@ def test_a_killed_worker():
 
 def test_a_file_that_cannot_grow(digits, tmp_path):
     """A real limit of the system, met in the middle of a shard; without it the same command goes on."""
-    words = [sys.executable, "-m", "ripe_mambaspike", "data", "prepare", "nmnist-600", "--root", str(digits)]
-    words += ["--workers", "1"]
-    limited = (
-        f"import resource, os; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)); os.execv({words[0]!r}, {words!r})"
-    )
+    command = [sys.executable, "-m", "ripe_mambaspike", "data", "prepare", "nmnist-600", "--root", str(digits)]
+    command += ["--workers", "1"]
+    limit = "import resource, os; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))"
+    limited = f"{limit}; os.execv({command[0]!r}, {command!r})"
     done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True)
     assert done.returncode == 2
     assert "store: expected" in done.stderr
     assert "run the same command again" in done.stderr
     assert not (digits / ".ripe" / "nmnist-600" / "current").exists()
-    assert subprocess.run(words, capture_output=True).returncode == 0
+    assert subprocess.run(command, capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("step", range(1, 15))

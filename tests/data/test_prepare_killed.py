@@ -107,8 +107,8 @@ def go_on(digits, uninterrupted, kept):
     ],
 )
 def test_killed(digits, driver, uninterrupted, at, when, noted):
-    words = [sys.executable, str(driver), str(digits), "1", str(at), when]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, str(driver), str(digits), "1", str(at), when]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done
     home = digits / ".ripe" / "nmnist-600"
     assert not (home / "current").exists()
@@ -123,8 +123,8 @@ def test_killed_again_and_again(digits, driver, uninterrupted):
     """Every run is killed two files further on than the last; each goes on where that one was."""
     home, kept = digits / ".ripe" / "nmnist-600", {}
     for run in range(3):
-        words = [sys.executable, str(driver), str(digits), "1", "4", "named"]
-        assert subprocess.run(words, capture_output=True, timeout=60).returncode == -signal.SIGKILL
+        command = [sys.executable, str(driver), str(digits), "1", "4", "named"]
+        assert subprocess.run(command, capture_output=True, timeout=60).returncode == -signal.SIGKILL
         assert len(shards(home)) == 2 * (run + 1)
         assert kept.items() <= shards(home).items()
         kept = shards(home)
@@ -133,8 +133,8 @@ def test_killed_again_and_again(digits, driver, uninterrupted):
 
 def test_killed_from_outside_with_workers(digits, driver, uninterrupted):
     """The workers end with their parent, and what they finished is kept."""
-    words = [sys.executable, str(driver), str(digits), "2", "0", "slow"]
-    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    command = [sys.executable, str(driver), str(digits), "2", "0", "slow"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     home = digits / ".ripe" / "nmnist-600"
     try:
         wait_for(lambda: len(shards(home)) >= 2)
@@ -155,8 +155,8 @@ def test_killed_from_outside_with_workers(digits, driver, uninterrupted):
 
 
 def test_interrupted_by_hand(digits, driver, uninterrupted):
-    words = [sys.executable, str(driver), str(digits), "1", "0", "slow"]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, str(driver), str(digits), "1", "0", "slow"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     home = digits / ".ripe" / "nmnist-600"
     wait_for(lambda: len(shards(home)) >= 1)
     running.send_signal(signal.SIGINT)
@@ -227,8 +227,8 @@ def test_leftovers_of_another_source_are_not_used(digits, driver, uninterrupted)
     path = digits / "Train" / "1" / "00001.bin"
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    words = [sys.executable, str(driver), str(digits), "1", "7", "written"]
-    subprocess.run(words, capture_output=True, timeout=60)
+    command = [sys.executable, str(driver), str(digits), "1", "7", "written"]
+    subprocess.run(command, capture_output=True, timeout=60)
     path.write_bytes(whole)
     store = prepare(list_dataset("nmnist-600", digits), digits, digits / ".ripe")
     made = {f"nmnist-600/{store.folder.name}/{name}": data for name, data in contents(store.folder).items()}

@@ -99,9 +99,9 @@ def test_mixed_sensors_are_named(tmp_path, monkeypatch, files):
     save(tmp_path / "b" / "9.npz", make_recording(9, size=(20, 60)))
     store = make(tmp_path, test_share=0.4)
     assert store.sensor_size == (50, 60)
-    (said,) = sensor_troubles(store)
-    for words in ("50×20 (3 recordings, a/0.npz first)", "20×60 (1 recording, b/9.npz)", "50×60"):
-        assert words in said
+    (message,) = sensor_troubles(store)
+    for fact in ("50×20 (3 recordings, a/0.npz first)", "20×60 (1 recording, b/9.npz)", "50×60"):
+        assert fact in message
     assert not [note for note in store.index.notes if "guessed" in note]
     key = current_key(tmp_path / ".ripe" / "folder")
     with raises(DataError, "strict"):
@@ -114,9 +114,9 @@ def test_a_header_that_differs_from_what_was_given(tmp_path):
     save(tmp_path / "a" / "2.npz", make_recording(2, size=(40, 40)))
     store = make(tmp_path, sensor_size=(40, 40))
     assert store.sensor_size == (40, 40)
-    (said,) = sensor_troubles(store)
-    assert "50×20 (1 recording, a/1.npz)" in said
-    assert "40×40 (" not in said
+    (message,) = sensor_troubles(store)
+    assert "50×20 (1 recording, a/1.npz)" in message
+    assert "40×40 (" not in message
     assert sensor_troubles(make(save_classes(tmp_path / "alike"), sensor_size=(40, 30))) == []
 
 
@@ -138,15 +138,15 @@ def test_recordings_that_name_no_sensor_among_such_that_do(tmp_path):
     save(tmp_path / "a" / "2.npy", Recording(make_events([69], [4], [0], [1]), (70, 60)))
     store = make(tmp_path)
     assert store.sensor_size == (70, 60)
-    (said,) = sensor_troubles(store)
-    assert "50×60" in said
-    assert "a/2.npy" in said
+    (message,) = sensor_troubles(store)
+    assert "50×60" in message
+    assert "a/2.npy" in message
 
 
 # Files that are no recordings
 
 
-def test_litter_is_passed_over_and_changes_no_store(tree):
+def test_other_files_are_skipped_and_change_no_store(tree):
     plain = make(tree, test_share=0.2)
     litter = ["Thumbs.db", "left/Thumbs.db", "left/desktop.ini", "README.md", "LICENSE", "readme.txt", "left/shot.png"]
     for path in (*litter, "left/.DS_Store", "__MACOSX/left/._0.npz"):
@@ -236,7 +236,7 @@ def leave(home, key, days):
 
 
 def test_what_killed_processes_left_is_removed(tree):
-    """Temporary files at once; unfinished stores when nobody went on with them for a week. Strange folders stay."""
+    """Temporary files at once; unfinished stores when they were not resumed for a week. Strange folders stay."""
     home = tree / ".ripe" / "folder"
     old, recent = leave(home, "0" * 16, 8), leave(home, "1" * 16, 6)
     (home / ".current.abc").write_text("half")
@@ -258,7 +258,7 @@ def test_a_failed_preparation_removes_no_other(damaged):
     assert old.exists()
 
 
-def test_nothing_is_removed_where_another_process_may_be_at_work(tree, monkeypatch):
+def test_nothing_is_removed_while_the_lock_is_held(tree, monkeypatch):
     """On a file system without locks, and while another process holds the lock."""
     home = tree / ".ripe" / "folder"
     old = leave(home, "0" * 16, 30)

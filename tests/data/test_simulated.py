@@ -58,7 +58,7 @@ def make(tmp_path, quick, mnist, monkeypatch):
     return call
 
 
-def test_a_store_like_any_other(make, tmp_path, mnist, quick):
+def test_a_simulated_store_is_read_like_any_other(make, tmp_path, mnist, quick):
     store = make()
     root = tmp_path / "out"
     assert store.folder.parent == root / ".ripe" / "sim-nmnist"
@@ -127,7 +127,7 @@ def test_what_the_key_stands_for(make, tmp_path, mnist):
     assert all(store.index.shards[0].sha256 != first.index.shards[0].sha256 for store in drawn)
 
 
-def test_fewer_are_the_same_ones(make, tmp_path):
+def test_a_smaller_dataset_has_the_same_clips(make, tmp_path):
     """The classes by turns, and each clip as it is in the whole set."""
     make()
     make("few", train=15, val=10, test=5)
@@ -147,8 +147,8 @@ def test_fewer_are_the_same_ones(make, tmp_path):
 def test_killed(make, tmp_path, mnist, quick, at, noted):
     """At a shard, a note, the index and `current`; the next run keeps what is there."""
     (tmp_path / "driver.py").write_text(DRIVER)
-    words = ["--images", mnist, "--out", tmp_path / "killed", "--calibration", quick]
-    done = subprocess.run([sys.executable, tmp_path / "driver.py", str(at), *words], capture_output=True, timeout=60)
+    options = ["--images", mnist, "--out", tmp_path / "killed", "--calibration", quick]
+    done = subprocess.run([sys.executable, tmp_path / "driver.py", str(at), *options], capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done
     home = tmp_path / "killed" / ".ripe" / "sim-nmnist"
     home = tmp_path / "killed" / ".ripe" / "sim-nmnist"
@@ -205,7 +205,7 @@ def test_a_recipe_that_was_changed(make, tmp_path, monkeypatch):
         ({"name": "sim-caltech101"}, DataError, "images", ("class/picture", "train and test folders")),
     ],
 )
-def test_refused(make, tmp_path, options, kind, field, mentions):
+def test_invalid_options_are_refused(make, tmp_path, options, kind, field, mentions):
     with raises(kind, field, mentions=mentions):
         make(**options)
     assert not (tmp_path / "out").exists()
@@ -229,7 +229,7 @@ def test_odd_pictures_are_found_before_anything_is_written(tmp_path, quick):
     refused(save_tree(tmp_path / "one", ["a/1.png"]), "images", None, "val clips")
 
 
-def test_digits_that_are_none(tmp_path, quick):
+def test_other_classes_than_digits_are_refused(tmp_path, quick):
     tree = save_tree(tmp_path / "tree", ["train/a/1.png", "test/a/1.png"])
     flat = save_tree(tmp_path / "flat", ["0/1.png", "1/1.png"])
     for images, mentions in ((tree, ("'a'", "0 to 9")), (flat, ("train and test",))):
@@ -243,7 +243,7 @@ def test_a_clip_without_events(tmp_path, mnist):
         simulate_dataset("sim-nmnist", tmp_path / "out", images=mnist, calibration=quiet)
 
 
-def test_it_is_not_prepared(tmp_path):
+def test_simulated_datasets_are_not_prepared_from_files(tmp_path):
     for name in SIMULATED:
         with raises(ConfigError, "dataset", mentions=f"`ripe sim make {name}`"):
             list_dataset(name, tmp_path)

@@ -96,7 +96,7 @@ def test_gestures(tmp_path, quick, monkeypatch):
     assert source_state(store, tmp_path) == "simulated"
     drawn = []
     real = simulated.draw_clip
-    monkeypatch.setattr(simulated, "draw_clip", lambda *words: drawn.append(real(*words)) or drawn[-1])
+    monkeypatch.setattr(simulated, "draw_clip", lambda *arguments: drawn.append(real(*arguments)) or drawn[-1])
     other = simulate_dataset("synthgesture", tmp_path / "other", seed=1, **counts)
     assert {path.name for path in other.folder.iterdir()} == {path.name for path in store.folder.iterdir()}
     assert other.index.shards[0].sha256 != store.index.shards[0].sha256
@@ -142,7 +142,7 @@ def parts_of(root):
         ("sim-nmnist", 1.0, "none for sim-nmnist"),
     ],
 )
-def test_seconds_that_cannot_be(name, seconds, wanted, tmp_path):
+def test_seconds_out_of_range_are_refused(name, seconds, wanted, tmp_path):
     images = None if name == "synthgesture" else tmp_path
     with raises(ConfigError, "seconds", mentions=(wanted, seconds)):
         simulate_dataset(name, tmp_path / "out", images=images, seconds=seconds)
@@ -156,7 +156,7 @@ def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, 
     assert contents(tmp_path / "at once") == contents(tmp_path / "pieces")
 
 
-def test_a_picture_fills_the_sensor_as_it_did():
+def test_a_picture_fills_the_same_share_of_any_sensor():
     saccades = Saccades(((-2.0, 0.0), (2.0, 1.0)), 10_000, 20_000, (1.0, 1.1), 0.4)
     assert fitted_to(saccades, 34, 28) == saccades
     for cells in (32, 160):
@@ -168,7 +168,7 @@ def test_a_picture_fills_the_sensor_as_it_did():
         assert fitted.blur == pytest.approx(max(0.4, 0.4 * 1.05 / mean))
 
 
-def test_the_ground_around_a_picture():
+def test_a_picture_is_padded_with_its_border():
     """A digit stays on black, and as it is; a photo lies on the grey of its edge, without a step."""
     digit = digits(1)[0].astype(np.float32) / 255
     np.testing.assert_array_equal(pad_to_square(digit), digit)

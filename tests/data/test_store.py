@@ -14,10 +14,10 @@ from ripe_mambaspike.data.store import (
     compare_source,
     current_key,
     file_checksum,
+    from_stored,
     open_store,
-    pack_events,
     read_store,
-    unpack_events,
+    to_stored,
     verify_store,
 )
 from ripe_mambaspike.data.store_index import HINT, INDEX, LAYOUT_VERSION, index_checksum
@@ -31,16 +31,16 @@ def test_packing_loses_nothing():
     corners = make_events(
         [0, 65535, 7, 0], [0, 32767, 32767, 3], [5, 5, 2**32 + 4, 10], [0, 1, 0, 1]
     )  # the largest that fits
-    packed = pack_events(corners, 5)
+    packed = to_stored(corners, 5)
     assert packed.dtype == STORED_EVENT
     assert STORED_EVENT.itemsize == 8
     assert packed["t"].tolist() == [0, 0, 2**32 - 1, 5]
-    np.testing.assert_array_equal(unpack_events(packed, 5), corners)
-    np.testing.assert_array_equal(unpack_events(packed)["t"], corners["t"] - 5)
-    assert unpack_events(packed[:0]).shape == (0,)
+    np.testing.assert_array_equal(from_stored(packed, 5), corners)
+    np.testing.assert_array_equal(from_stored(packed)["t"], corners["t"] - 5)
+    assert from_stored(packed[:0]).shape == (0,)
 
 
-def test_a_store_says_what_it_holds(store, digits):
+def test_the_facts_of_a_store(store, digits):
     assert store.name == "nmnist-600"
     assert len(store) == 12
     assert store.classes == tuple("0123456789")
@@ -57,7 +57,7 @@ def test_a_store_says_what_it_holds(store, digits):
         name = f"Train/{(number + 1) % 2}/{number + 1:05d}"
         source = read(digits / f"{name}.bin")
         assert clip.metadata == {"name": name, "start_us": source.first_us}
-        np.testing.assert_array_equal(unpack_events(pack_events(clip.events, 0), source.first_us), source.events)
+        np.testing.assert_array_equal(from_stored(to_stored(clip.events, 0), source.first_us), source.events)
         assert (clip.format, clip.sensor_size) == ("store/nmnist-600", (34, 34))
 
 
@@ -71,7 +71,7 @@ def test_a_store_is_mapped_and_not_read(store):
     assert shards[0].dtype == STORED_EVENT
 
 
-def test_no_store(tmp_path, store):
+def test_a_missing_store_is_refused_with_the_command(tmp_path, store):
     with raises(DataError, "store", tmp_path / "nmnist", "`ripe data prepare nmnist`"):
         open_store(tmp_path, "nmnist")
     (tmp_path / "nmnist").mkdir()
@@ -81,7 +81,7 @@ def test_no_store(tmp_path, store):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "\x00", '"text"', "null"])
-def test_an_index_that_is_none(store, text):
+def test_a_damaged_or_missing_index_is_refused(store, text):
     path = store.folder / INDEX
     path.write_text(text)
     home = store.folder.parent.parent
@@ -272,13 +272,13 @@ def test_a_hostile_index(store, edit, field):
 @pytest.mark.parametrize(
     "text", ['{"layout": NaN}', "[" * 100_000, '{"layout": ' + "1" * 5000 + "}", '{"layout": true}']
 )
-def test_an_index_that_no_reader_likes(store, text):
+def test_json_that_cannot_be_read_is_refused(store, text):
     (store.folder / INDEX).write_text(text)
     with raises(DataError, path=store.folder / INDEX):
         read_store(store.folder)
 
 
-def test_files_that_never_end(store, tmp_path):
+def test_pipes_and_sparse_files_are_refused(store, tmp_path):
     """A pipe or a sparse file in the place of the index, a shard, `current` or a source."""
     home, shard, path = store.folder.parent, store.folder / "shard-00000.npy", store.folder / INDEX
     shard.unlink()
@@ -322,10 +322,10 @@ def test_the_source_is_compared(store, digits, tmp_path):
     first, second = digits / "Train" / "1" / "00001.bin", digits / "Train" / "0" / "00002.bin"
     whole = first.read_bytes()
     first.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    said = "changed: 1 files differ and 0 are missing, Train/1/00001.bin first"
-    assert compare_source(store, digits) == said
+    state = "changed: 1 files differ and 0 are missing, Train/1/00001.bin first"
+    assert compare_source(store, digits) == state
     second.unlink()
-    assert compare_source(store, digits) == said.replace("0 are", "1 are")
+    assert compare_source(store, digits) == state.replace("0 are", "1 are")
     first.write_bytes(whole)
     assert compare_source(store, digits) == "changed: 0 files differ and 1 are missing"
     shutil.rmtree(digits / "Train")
@@ -341,6 +341,6 @@ def test_a_checksum_of_what_cannot_be_read(tmp_path):
     assert file_checksum(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_recordings_by_lot_are_not_all_alike():
+def test_random_recordings_differ():
     """The tests above would pass on a store that mixes up its clips if the recordings were."""
     assert len({make_recording(seed).events.tobytes() for seed in range(12)}) == 12

@@ -1,19 +1,17 @@
-"""Small datasets of real files, put together by the test, and the error of a call."""
+"""Small datasets of real files, put together by the test."""
 
 import struct
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events import Recording, make_events, write
 
 AEDAT3 = b"#!AER-DAT3.1\r\n#Format: RAW\r\n#Source 1: DVS128\r\n#!END-HEADER\r\n"
 
 
 def make_recording(seed: int, count: int = 60, size: tuple[int, int] = (34, 34), start: int = 1000) -> Recording:
-    """Events by lot, in order, a few of them at one time."""
+    """Random events in order, a few of them at the same time."""
     draw = np.random.default_rng(seed)
     times = start + np.sort(draw.integers(0, 20 * count, count))
     return Recording(
@@ -64,10 +62,3 @@ def save_trial(root: Path, trial: str, events: np.ndarray, spans: list[tuple[int
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below, hidden ones too."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def refusal(kind: type[RipeError], call, *args, **options) -> RipeError:
-    """The error that a call raises."""
-    with pytest.raises(kind) as caught:
-        call(*args, **options)
-    return caught.value

@@ -51,7 +51,7 @@ def block_size(monkeypatch, request):
 
 @pytest.fixture
 def read_bytes(saved, block_size):
-    """The recording that bytes hold; the same, to the last warning, whatever the blocks are that it is read in."""
+    """The recording of these bytes; events, warnings and metadata do not depend on the block size."""
 
     def run(data, name="recording", blocks=(1, 2, 7), **options):
         path = saved(data, name)

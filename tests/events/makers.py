@@ -37,13 +37,13 @@ def random_events(count, size, span, seed=0, start=0):
 
 
 def array_header(descr, shape):
-    """The header of a .npy file, whatever follows it."""
+    """The header of a .npy file."""
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
 def read_or_not(path):
-    """(the recording, None), or (None, what the error says)."""
+    """(the recording, None), or (None, the error's message)."""
     try:
         return read(path), None
     except ReadError as error:

@@ -35,8 +35,8 @@ def test_every_word_is_the_slow_decoders(read_bytes, seed):
     assert recording.metadata["other_words"] == counts["other"] > 0
     assert recording.last_us > 2**34 > recording.first_us
     early = counts["no time"]
-    said = [sentence for sentence in recording.warnings if "came before the first time word" in sentence]
-    assert said == (
+    found = [sentence for sentence in recording.warnings if "came before the first time word" in sentence]
+    assert found == (
         [f"{early} event{'s' * (early > 1)} that came before the first time word left out"] if early else []
     )
 

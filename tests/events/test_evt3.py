@@ -68,8 +68,8 @@ def test_every_word_is_the_slow_decoders(read_bytes, seed):
     np.testing.assert_array_equal(recording.events, as_events(expected))
     assert recording.metadata["other_words"] == counts["other"] > 0
     for why, sentence in SENTENCES.items():
-        said = [warning for warning in recording.warnings if sentence in warning]
-        assert [int(warning.split()[0]) for warning in said] == ([counts[why]] if counts[why] else [])
+        found = [warning for warning in recording.warnings if sentence in warning]
+        assert [int(warning.split()[0]) for warning in found] == ([counts[why]] if counts[why] else [])
     assert recording.last_us > 2**24
 
 

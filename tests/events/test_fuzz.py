@@ -1,4 +1,4 @@
-"""Damaged and meaningless files: a reader gives a recording that holds together, or says what is wrong."""
+"""Damaged and random files: a reader returns a valid recording, or raises an error that names the file."""
 
 import resource
 import warnings
@@ -35,7 +35,7 @@ EDITS = st.lists(
 
 @pytest.fixture(autouse=True, scope="module")
 def little_memory():
-    """4 GiB more than there is already: a number in a header that is believed does not pass."""
+    """4 GiB more than in use: a reader that allocates what a header claims fails."""
     status = Path("/proc/self/statm")
     if not status.exists():
         yield
@@ -85,7 +85,7 @@ def edited(data, edits):
 def test_anything_after_a_header(tmp_path, name, data):
     file_name, head, body = SMALL[name]
     small(name)
-    length = len(body) if name.startswith("npy") else None  # which its header says
+    length = len(body) if name.startswith("npy") else None  # as in its header
     check(tmp_path / file_name, head + data.draw(st.binary(min_size=length or 0, max_size=length or 200)))
 
 

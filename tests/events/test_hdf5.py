@@ -79,7 +79,7 @@ def test_more_events_than_a_block_has(saved):
 
 
 def test_a_file_is_closed_when_it_was_read(saved):
-    """HDF5 gives an open file's old contents to whoever opens it again."""
+    """HDF5 returns the old contents of a file that is still open."""
     path = saved(hdf5(dsec), "a.h5")
     read(path)
     path.write_bytes(hdf5(rpg))

@@ -1,4 +1,4 @@
-"""Files made to harm: more memory or time than the file is worth, other files' contents, numbers that overflow."""
+"""Malicious files: they would need too much memory or time, read other files, or overflow numbers."""
 
 import io
 import math
@@ -109,7 +109,7 @@ def npz_of(data):
 def test_names_in_an_archive_that_are_no_text(saved):
     data = bytearray(archive())
     local = data.index(b"x.npy")
-    data[local - 24 + 1] |= 8  # the flag that says UTF-8, in the file's own header alone
+    data[local - 24 + 1] |= 8  # the flag for UTF-8, in the local header alone
     data[local] = 0xFF
     refused(saved(bytes(data), "a.npz"))
     central = data.rindex(b"x.npy") if b"x.npy" in data else data.rindex(b"y.npy")
@@ -284,7 +284,7 @@ def test_labels_beside_a_recording_that_are_no_file(saved, tmp_path, monkeypatch
     assert beside.exists()
 
 
-# What is said
+# Messages
 
 
 def test_metadata_and_warnings_are_short_lines(saved):

@@ -1,4 +1,4 @@
-"""HDF5 files made to harm: other files' contents, sizes that nothing stands behind, links in circles."""
+"""Malicious HDF5 files: links to other files, sizes without data, links in circles."""
 
 import numpy as np
 import pytest

@@ -230,7 +230,7 @@ print("torch" in sys.modules)
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux", reason="only Linux tells the most memory a program has had, and not its parent's"
+    sys.platform != "linux", reason="only Linux reports the peak memory of a process without its parent's"
 )
 def test_a_large_file_is_read_in_little_memory(saved):
     """19 million events, 150 MB; as events in memory they would take 250 MB. Torch is not imported for it."""

@@ -84,7 +84,7 @@ def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved
     assert predict(classifier, clip).label == str(wanted)
 
 
-def test_steps_and_grid_may_be_asked_for(saved, network):
+def test_time_steps_and_grid_can_be_given(saved, network):
     clip = recording()
     classifier = load(saved, time_steps=3, grid=12)
     with torch.no_grad():
@@ -94,7 +94,7 @@ def test_steps_and_grid_may_be_asked_for(saved, network):
     assert list(made.probabilities.values()) == pytest.approx(torch.softmax(logits.mean(0), -1).tolist(), abs=1e-6)
 
 
-def test_the_deployed_form_says_the_same(saved, network, tmp_path):
+def test_the_deployed_form_predicts_the_same(saved, network, tmp_path):
     fuse(network).save_pretrained(tmp_path / "small")
     save_labels(Labels(NAMES, "x", None, 5, (17, 19), "time", False, 3, "validation"), tmp_path / "small")
     clip = recording()
@@ -109,7 +109,7 @@ def test_half_precision(saved, network, tmp_path):
     assert sum(made.probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_network_that_answers_once_has_one_moment(tmp_path):
+def test_a_network_with_one_output_per_clip_has_a_timeline_of_one(tmp_path):
     fields = {
         "channels": (4, 5, 6),
         "embed_dim": 16,
@@ -151,9 +151,9 @@ def test_events_out_of_order_change_nothing(saved):
         assert predict(classifier, shuffled) == predict(classifier, clip)
 
 
-def test_a_sensor_smaller_than_the_grid_is_refused_unless_asked(saved):
+def test_a_sensor_smaller_than_the_grid_is_refused_unless_a_grid_is_given(saved):
     clip = recording(size=(12, 40))
-    with raises(InputError, field="grid"):
+    with raises(InputError, field="grid", mentions=("12×40", "19×17", 12)):
         predict(load(saved), clip)
     assert predict(load(saved, grid=17), clip).label in NAMES
     assert predict(load(saved, grid=12), clip).label in NAMES
@@ -170,7 +170,7 @@ def test_no_events(saved):
     ("field", "value"), [("time_steps", 0), ("time_steps", 7), ("grid", 7), ("grid", -1), ("grid", 1 << 20)]
 )
 def test_sizes_that_the_network_does_not_take(saved, field, value):
-    with raises(InputError, field=field):
+    with raises(InputError, field=field, mentions=(value,)):
         load(saved, **{field: value})
 
 
@@ -179,14 +179,14 @@ def test_labels_of_another_network(saved):
     with raises(WeightsError, field="classes"):
         load(saved)
     set_labels(saved, time_steps=9)
-    with raises(WeightsError, field="data.time_steps", path=saved / "best" / "labels.json"):
+    with raises(WeightsError, field="data.time_steps", path=saved / "best" / "labels.json", mentions=(9,)):
         load(saved)
     (saved / "best" / "labels.json").write_text(json.dumps({"format": "ripe-labels"}))
     with raises(WeightsError, path=saved / "best" / "labels.json"):
         load(saved)
 
 
-def test_a_network_that_gives_no_numbers(saved, network):
+def test_logits_that_are_not_finite_are_an_error(saved, network):
     with torch.no_grad():
         network.head.bias.fill_(3e38)  # finite, as a file's weights are; the mean of two of them is not
         network.head.weight.fill_(0)

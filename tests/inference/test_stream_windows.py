@@ -1,4 +1,4 @@
-"""A stream's answers are those of the network on each window, to the last bit, however the events arrive."""
+"""A stream's predictions are those of the network on each window, to the last bit, however the events arrive."""
 
 import gc
 import tracemalloc
@@ -19,6 +19,7 @@ from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.predict import predict
+from ripe_mambaspike.inference.stream.window_batch import ClipBatch, WindowBatch, make_batch
 from ripe_mambaspike.inference.streamer import Streamer, default_hop
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.observe import attention_contrast
@@ -56,16 +57,16 @@ def stream():
     return make_stream(np.concatenate((rng.integers(1000, 3000, 2500), rng.integers(9007, 10000, 1200))))
 
 
-def whole(classifier, events, answer, steps=None):
-    """The network's own answer for the part of a window that an answer is for."""
-    inside = events[(events["t"] >= answer.start_us) & (events["t"] < answer.stop_us)]
+def whole(classifier, events, prediction, steps=None):
+    """The network's own prediction for the part of a window that an prediction is for."""
+    inside = events[(events["t"] >= prediction.start_us) & (events["t"] < prediction.stop_us)]
     clip = bin_events(
         Recording(inside, SENSOR),
         classifier.time_steps,
         grid=classifier.grid,
         binary=classifier.binary,
-        start_us=answer.start_us,
-        stop_us=answer.stop_us,
+        start_us=prediction.start_us,
+        stop_us=prediction.stop_us,
     )
     with torch.no_grad():
         logits = classifier.model(clip[:steps].unsqueeze(0).to(classifier.model.dtype))
@@ -73,15 +74,15 @@ def whole(classifier, events, answer, steps=None):
 
 
 def in_packets(streamer, events, sizes, end):
-    answers, first = [], 0
+    predictions, first = [], 0
     for size in sizes:
-        answers += streamer.push(events[first : first + size])
+        predictions += streamer.push(events[first : first + size])
         first += size
-    return answers + streamer.push(events[first:]) + streamer.advance(end)
+    return predictions + streamer.push(events[first:]) + streamer.advance(end)
 
 
-def facts(answers):
-    return [(one.start_us, one.stop_us, one.step, one.label, one.probabilities, one.rates) for one in answers]
+def facts(predictions):
+    return [(one.start_us, one.stop_us, one.step, one.label, one.probabilities, one.rates) for one in predictions]
 
 
 SPANS = [(400, 100), (400, None), (403, 150), (401, 87), (100, 300)]
@@ -89,34 +90,36 @@ SPANS = [(400, 100), (400, None), (403, 150), (401, 87), (100, 300)]
 
 @pytest.mark.parametrize("binary", [False, True], ids=["counts", "binary"])
 @pytest.mark.parametrize(("window", "hop"), SPANS, ids=lambda value: str(value))
-def test_every_answer_is_the_networks_on_that_window(classifier, stream, window, hop, binary):
+def test_every_prediction_is_the_networks_on_that_window(classifier, stream, window, hop, binary):
     one = replace(classifier, binary=binary)
     streamer = Streamer(one, SENSOR, window_us=window, hop_us=hop)
     end = int(stream["t"][-1]) + window
-    answers = in_packets(streamer, stream, [1, 700, 3, 1500], end)
+    predictions = in_packets(streamer, stream, [1, 700, 3, 1500], end)
     first, times = int(stream["t"][0]), stream["t"]
     starts = [
         start
         for start in range(first, end - window + 1, streamer.hop_us)
         if ((times >= start) & (times < start + window)).any()
     ]
-    assert [answer.start_us for answer in answers] == starts
-    assert all(answer.final and answer.stop_us == answer.start_us + window for answer in answers)
-    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+    assert [prediction.start_us for prediction in predictions] == starts
+    assert all(prediction.final and prediction.stop_us == prediction.start_us + window for prediction in predictions)
+    assert [prediction.probabilities for prediction in predictions] == [
+        whole(one, stream, prediction) for prediction in predictions
+    ]
     assert streamer.late == 0
     assert streamer.silent == (end - window - first) // streamer.hop_us + 1 - len(starts)
 
 
-def test_an_answer_is_that_of_predict(classifier):
+def test_a_prediction_is_that_of_predict(classifier):
     rng = np.random.default_rng(2)
     times = np.concatenate(([0, 399], rng.integers(0, 400, 600)))
     events = make_stream(times)
     streamer = Streamer(classifier, SENSOR, window_us=400)
-    (answer,) = streamer.push(events) + streamer.advance(400)
+    (prediction,) = streamer.push(events) + streamer.advance(400)
     offline = predict(classifier, Recording(events, SENSOR))
-    assert answer.label == offline.label
-    assert answer.probability == offline.probability
-    assert answer.probabilities == tuple(offline.probabilities.values())
+    assert prediction.label == offline.label
+    assert prediction.probability == offline.probability
+    assert prediction.probabilities == tuple(offline.probabilities.values())
 
 
 @pytest.mark.slow
@@ -149,60 +152,91 @@ def test_the_cut_into_packets_changes_nothing(classifier, sizes, hop, early):
 def test_networks_of_other_parts(stream, fields):
     model = network(**fields)
     one = Classifier(model, NAMES, model.config.time_steps, (16, 16), "time", False)
-    answers = Streamer(one, SENSOR, window_us=400, hop_us=170).push(stream[:2000])
-    assert len(answers) > 3
-    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+    assert isinstance(make_batch(model, 1, (16, 16), one.time_steps), WindowBatch)
+    predictions = Streamer(one, SENSOR, window_us=400, hop_us=170).push(stream[:2000])
+    assert len(predictions) > 3
+    assert [prediction.probabilities for prediction in predictions] == [
+        whole(one, stream, prediction) for prediction in predictions
+    ]
 
 
 @pytest.mark.parametrize("form", ["training", "dual-kernel"])
 def test_networks_in_other_forms(stream, form):
     one = Classifier(network(form), NAMES, 4, (16, 16), "time", False)
-    answers = Streamer(one, SENSOR, window_us=400, hop_us=300).push(stream[:2000])
-    assert len(answers) > 3
-    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+    predictions = Streamer(one, SENSOR, window_us=400, hop_us=300).push(stream[:2000])
+    assert len(predictions) > 3
+    assert [prediction.probabilities for prediction in predictions] == [
+        whole(one, stream, prediction) for prediction in predictions
+    ]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float64"])
 def test_networks_in_other_precisions(stream, precision):
     model = network().to(getattr(torch, precision))
+    assert isinstance(make_batch(model, 1, (16, 16), 4), ClipBatch)
     one = Classifier(model, NAMES, 4, (16, 16), "time", False)
-    answers = Streamer(one, SENSOR, window_us=400, hop_us=400).push(stream[:2000])
-    assert len(answers) > 2
-    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+    predictions = Streamer(one, SENSOR, window_us=400, hop_us=400).push(stream[:2000])
+    assert len(predictions) > 2
+    assert [prediction.probabilities for prediction in predictions] == [
+        whole(one, stream, prediction) for prediction in predictions
+    ]
 
 
 def test_without_operators_the_clip_is_run(classifier, stream):
     with kernels("off"):
+        assert isinstance(make_batch(classifier.model, 1, (16, 16), 4), ClipBatch)
         streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=300)
-        answers = streamer.push(stream[:2000])
-        assert len(answers) > 3
-        assert [answer.probabilities for answer in answers] == [whole(classifier, stream, a) for a in answers]
+        predictions = streamer.push(stream[:2000])
+        assert len(predictions) > 3
+        assert [prediction.probabilities for prediction in predictions] == [
+            whole(classifier, stream, a) for a in predictions
+        ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "fields"),
+    [
+        ("plain", {}),
+        ("plain", {"attention": "none", "num_tokens": 2}),
+        pytest.param("triton", {}, marks=pytest.mark.slow),
+    ],
+    ids=["plain", "other parts", "triton"],
+)
+def test_operators_that_do_not_update_states_in_place(stream, backend, fields):
+    one = Classifier(network(**fields), NAMES, 4, (16, 16), "time", False)
+    with kernels(backend):
+        streamer = Streamer(one, SENSOR, window_us=400, hop_us=170)
+        assert isinstance(streamer._processor._network, WindowBatch)
+        predictions = streamer.push(stream[:1100])
+        assert len(predictions) > 2
+        for prediction in predictions:
+            assert prediction.probabilities == pytest.approx(whole(one, stream, prediction), abs=1e-4)
 
 
 @needs_operators
-def test_early_answers_are_those_of_the_steps_seen(classifier, stream):
+def test_early_predictions_are_those_of_the_steps_seen(classifier, stream):
     streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=200, early=True, attention=True)
-    answers = streamer.push(stream[:1200])
+    predictions = streamer.push(stream[:1200])
     steps = {}
-    for answer in answers:
-        steps.setdefault(answer.start_us, []).append(answer.step)
+    for prediction in predictions:
+        steps.setdefault(prediction.start_us, []).append(prediction.step)
     full = [seen for start, seen in steps.items() if start + 400 <= stream["t"][1199]]
     assert full == [[1, 2, 3, 4]] * len(full)
     assert len(full) > 2
-    for answer in answers:
-        assert answer.probabilities == whole(classifier, stream, answer, answer.step)
-        assert answer.final == (answer.step == answer.time_steps == 4)
+    for prediction in predictions:
+        assert prediction.probabilities == whole(classifier, stream, prediction, prediction.step)
+        assert prediction.final == (prediction.step == prediction.time_steps == 4)
 
 
 def test_rates_and_attention_are_the_networks(classifier, stream):
-    answer = Streamer(classifier, SENSOR, window_us=400, hop_us=400, attention=True).push(stream[:900])[0]
-    inside = Recording(stream, SENSOR).crop(answer.start_us, answer.stop_us)
-    clip = bin_events(inside, 4, grid=(16, 16), start_us=answer.start_us, stop_us=answer.stop_us)
+    prediction = Streamer(classifier, SENSOR, window_us=400, hop_us=400, attention=True).push(stream[:900])[0]
+    inside = Recording(stream, SENSOR).crop(prediction.start_us, prediction.stop_us)
+    clip = bin_events(inside, 4, grid=(16, 16), start_us=prediction.start_us, stop_us=prediction.stop_us)
     with torch.no_grad():
         out = classifier.model.run(clip.unsqueeze(0))
-    assert answer.rates == pytest.approx(out.rates[1::2].tolist(), abs=1e-6)
-    assert min(answer.rates) > 0
-    torch.testing.assert_close(answer.attention, attention_contrast(out.attention[0, -1]))
+    assert prediction.rates == pytest.approx(out.rates[1::2].tolist(), abs=1e-6)
+    assert min(prediction.rates) > 0
+    torch.testing.assert_close(prediction.attention, attention_contrast(out.attention[0, -1]))
     assert Streamer(classifier, SENSOR, window_us=400).push(stream[:900])[0].attention is None
 
 
@@ -219,12 +253,12 @@ def test_a_leap_of_a_hundred_years_takes_no_longer(classifier):
     streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
     century = 100 * 365 * 86_400_000_000
     assert len(streamer.push(make_stream([5, 6, 7, century]))) == 1  # later windows have no event
-    answers = streamer.advance(century + 400)
-    assert [answer.start_us <= century < answer.stop_us for answer in answers] == [True] * 4
+    predictions = streamer.advance(century + 400)
+    assert [prediction.start_us <= century < prediction.stop_us for prediction in predictions] == [True] * 4
     assert streamer.silent == (century - 5) // 100 - 4
 
 
-def test_the_end_gives_up_what_is_not_full(classifier, stream):
+def test_reset_drops_windows_that_are_not_full(classifier, stream):
     streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
     streamer.push(stream[:300])
     streamer.reset()
@@ -239,24 +273,24 @@ def test_the_default_hop_is_a_bin(classifier):
 
 
 @pytest.mark.parametrize(
-    ("field", "changes", "options"),
+    ("field", "changes", "options", "mentions"),
     [
-        ("bin_by", {"bin_by": "count"}, {}),
-        ("window_us", {}, {"window_us": 3}),
-        ("window_us", {}, {"window_us": 10**12}),
-        ("window_us", {}, {"window_us": 240000.0}),
-        ("hop_us", {}, {"hop_us": 0}),
-        ("hop_us", {}, {"hop_us": "5"}),
-        ("hop_us", {}, {"window_us": 10**6, "hop_us": 10}),
-        ("grid", {"grid": (32, 16)}, {}),
-        ("model", {"model": torch.nn.Linear(1, 1)}, {}),
-        ("sensor_size", {}, {"sensor_size": (128.5, 128)}),
-        ("sensor_size", {}, {"sensor_size": 128}),
+        ("bin_by", {"bin_by": "count"}, {}, ("count", "time")),
+        ("window_us", {}, {"window_us": 3}, (3, 4)),
+        ("window_us", {}, {"window_us": 10**12}, (10**12,)),
+        ("window_us", {}, {"window_us": 240000.0}, (240000.0,)),
+        ("hop_us", {}, {"hop_us": 0}, (0, 1)),
+        ("hop_us", {}, {"hop_us": "5"}, ("'5'",)),
+        ("hop_us", {}, {"window_us": 10**6, "hop_us": 10}, (100000, 1024)),
+        ("grid", {"grid": (32, 16)}, {}, ("20×18", "16×32")),
+        ("model", {"model": torch.nn.Linear(1, 1)}, {}, ("'Linear'",)),
+        ("sensor_size", {}, {"sensor_size": (128.5, 128)}, ((128.5, 128),)),
+        ("sensor_size", {}, {"sensor_size": 128}, (128,)),
     ],
     ids=str,
 )
-def test_what_cannot_stream_is_refused(classifier, field, changes, options):
-    with raises(InputError, field=field):
+def test_what_cannot_stream_is_refused(classifier, field, changes, options, mentions):
+    with raises(InputError, field=field, mentions=mentions):
         Streamer(replace(classifier, **changes), **{"sensor_size": SENSOR, "window_us": 400, **options})
 
 
@@ -264,26 +298,32 @@ FLOATS = np.array([(1.0, 2.0, 3, 1)], [("x", "f8"), ("y", "f8"), ("t", "i8"), ("
 
 
 @pytest.mark.parametrize(
-    "given",
-    [[1, 2], None, Recording(make_stream([1, 2]), SENSOR), FLOATS, np.zeros(3)],
+    ("given", "field", "mentions"),
+    [
+        ([1, 2], "events", ("list", "x, y, t, p")),
+        (None, "events", ("NoneType",)),
+        (Recording(make_stream([1, 2]), SENSOR), "events", ("Recording", ".events")),
+        (FLOATS, "x", ("float64",)),
+        (np.zeros(3), "events", ("x, y, t, p",)),
+    ],
     ids=["list", "none", "recording", "floats", "plain"],
 )
-def test_what_is_no_packet_is_refused(classifier, given):
-    with raises(InputError):
+def test_what_is_no_packet_is_refused(classifier, given, field, mentions):
+    with raises(InputError, field=field, mentions=mentions):
         Streamer(classifier, SENSOR, window_us=400).push(given)
 
 
-def test_times_beyond_reckoning_are_refused(classifier):
+def test_times_out_of_range_are_refused(classifier):
     far = make_stream([2**62, 5])
     far["t"] += 1
     streamer = Streamer(classifier, SENSOR, window_us=400)
-    with raises(InputError):
+    with raises(InputError, field="t", mentions=(6, 2**62 + 1)):
         streamer.push(far)
-    with raises(InputError, field="to_us"):
+    with raises(InputError, field="to_us", mentions=(1.5,)):
         streamer.advance(1.5)
 
 
-def test_logits_that_are_no_numbers_are_told(classifier, stream):
+def test_logits_that_are_not_finite_are_an_error(classifier, stream):
     model = network()
     with torch.no_grad():
         model.head.bias[0] = float("nan")
@@ -302,14 +342,14 @@ def test_nothing_grows_over_thousands_of_hops():
     pushed = [0]
 
     def hops(count):
-        answers = 0
+        predictions = 0
         for _ in range(count // 50):
             shifted = packet.copy()
             shifted["t"] += 500 * pushed[0]
-            answers += len(streamer.push(shifted))
+            predictions += len(streamer.push(shifted))
             pushed[0] += 1
         gc.collect()
-        return answers
+        return predictions
 
     hops(300)
     objects = len(gc.get_objects())

@@ -57,7 +57,7 @@ def split(events, parts):
     return np.array_split(events, parts)
 
 
-def test_answers_are_those_of_the_streamer(broadcast, wait_until, random_events, network):
+def test_predictions_are_those_of_the_streamer(broadcast, wait_until, random_events, network):
     events = random_events(4000, 0.7, seed=3, start_us=5_000_000)
     live = broadcast(Given(split(events, 17)))
     live.start()
@@ -111,7 +111,7 @@ def test_all_viewers_see_one_computation(broadcast, serve, watch, wait_until, ra
     ],
     ids=["refused", "failed", "ended"],
 )
-def test_the_trouble_of_a_source_is_told_and_the_page_stays(broadcast, serve, watch, source, sentence):
+def test_a_problem_of_the_source_is_reported_and_the_page_goes_on(broadcast, serve, watch, source, sentence):
     running = serve(live=broadcast(source))
     with watch(running) as viewer:
         viewer.ask("live")
@@ -121,7 +121,7 @@ def test_the_trouble_of_a_source_is_told_and_the_page_stays(broadcast, serve, wa
         assert viewer.until("predictions")["predictions"]
 
 
-def test_a_sensor_that_is_too_small_is_told(broadcast, wait_until, random_events):
+def test_a_sensor_that_is_too_small_is_reported(broadcast, wait_until, random_events):
     class Small(Given):
         def packets(self, stopped):
             self.size = (8, 8)  # as its first packet says
@@ -133,7 +133,7 @@ def test_a_sensor_that_is_too_small_is_told(broadcast, wait_until, random_events
     assert "grid: expected at most the 8×8 pixels" in live.status()["problem"]
 
 
-def test_garbage_on_a_port_is_counted_and_the_rest_taken(broadcast, wait_until, random_events):
+def test_invalid_packets_on_a_port_are_counted_and_the_others_read(broadcast, wait_until, random_events):
     source = UdpSource("127.0.0.1", 0)
     live = broadcast(source)
     events = random_events(2000, 0.45, seed=5)
@@ -148,7 +148,7 @@ def test_garbage_on_a_port_is_counted_and_the_rest_taken(broadcast, wait_until, 
     assert live.describe()["width"] == 24
 
 
-def test_a_clock_that_begins_anew_goes_on(broadcast, wait_until, random_events):
+def test_times_continue_after_a_clock_restart(broadcast, wait_until, random_events):
     first = random_events(2000, 0.45, seed=6, start_us=900_000_000)
     second = random_events(2000, 0.45, seed=7, start_us=0)
     live = broadcast(Given([*split(first, 5), *split(second, 5)]))
@@ -161,7 +161,7 @@ def test_a_clock_that_begins_anew_goes_on(broadcast, wait_until, random_events):
     assert dues[-1] == 800_000
 
 
-def test_slow_viewers_are_told_the_last_answers(broadcast):
+def test_slow_viewers_get_the_latest_predictions(broadcast):
     from ripe_mambaspike.live.messages import PredictionMessage
 
     live = broadcast(Given())
@@ -174,7 +174,7 @@ def test_slow_viewers_are_told_the_last_answers(broadcast):
     assert live.next_number() == MAX_KEPT_PREDICTIONS + 100
 
 
-def test_one_frame_for_all_and_none_kept_for_no_one(broadcast):
+def test_one_frame_for_all_viewers_and_bounded_events_without_any(broadcast):
     live = broadcast(Given())
     packet = make_events(np.zeros(60_000), np.zeros(60_000), np.arange(60_000), np.ones(60_000))
     for _ in range(20):
@@ -198,7 +198,7 @@ def test_predict_is_what_a_window_of_its_own_length_says(classifier, network, ra
     assert bin_us == 100_000
 
 
-def test_a_causal_network_answers_whenever_a_bin_closes(random_events):
+def test_a_causal_network_predicts_whenever_a_bin_closes(random_events):
     fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
     model = create_model("nmnist", seed=0, causal=True, **fields).eval()
     network = make_served_network(Classifier(model, tuple("0123456789"), 4, (16, 16), "time", False), 400)

@@ -94,7 +94,7 @@ def test_one_address_has_so_many_and_no_more(serve, watch, wait_until, packed, c
     wait_until(lambda: not running.callers._counts, "the end of all of them")
 
 
-def test_beyond_those_told_why_they_are_closed_at_once(serve, watch):
+def test_refusals_beyond_the_limit_are_closed_without_a_reason(serve, watch):
     running = serve(per_address=1)
     with watch(running), ExitStack() as stack:
         silent = [stack.enter_context(connect(running)) for _ in range(MAX_EXPLAINED_REFUSALS)]
@@ -104,7 +104,7 @@ def test_beyond_those_told_why_they_are_closed_at_once(serve, watch):
         assert hear_to_the_end(silent[0]).startswith(b"HTTP/1.1 429")
 
 
-def test_idle_connections_of_the_address_make_room(serve):
+def test_idle_connections_of_the_address_are_closed_first(serve):
     running = serve(per_address=2)
     with connect(running) as first, connect(running):
         time.sleep(1.2)  # they are idle after a second

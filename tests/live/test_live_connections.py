@@ -24,7 +24,7 @@ def hear_to_the_end(link):
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: local"], ids=["silent", "half a head"])
-def test_who_asks_for_nothing_is_let_go(serve, wait_until, begun):
+def test_a_connection_without_a_request_is_closed(serve, wait_until, begun):
     running = serve(head_seconds=1)
     with connect(running) as link:
         link.sendall(begun)
@@ -50,7 +50,7 @@ def test_bytes_without_end_buy_no_time(serve):
         assert said == b""
 
 
-def test_the_rest_of_an_answered_request_buys_no_time(serve):
+def test_the_rest_of_an_answered_request_does_not_extend_the_timeout(serve):
     running = serve(head_seconds=1)
     with connect(running) as link:
         link.sendall(GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 5000\r\n\r\n") + b"begun")
@@ -68,7 +68,7 @@ def test_many_that_wait_keep_nobody_out(serve, watch):
         assert hear_to_the_end(idle[0]) == b""  # the oldest went first, long before its time
 
 
-def test_who_asks_and_takes_nothing_is_let_go(serve, wait_until):
+def test_a_client_that_reads_no_reply_is_closed(serve, wait_until):
     running = serve(stalled_seconds=1)
     with connect(running) as link:
         link.setblocking(False)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.nn.ways import WAYS
 
 from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, ProjectedMixture, rates_on_grid
-from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 B, T, WIDTH = 2, 4, 5
 CHANNELS = (3, 4, 6)
@@ -90,11 +91,7 @@ def slow_bridge(bridge, given, attention, grid, twin_norm):
     return tokens + columns @ bridge.attention.weight.T + bridge.attention.bias
 
 
-@pytest.mark.parametrize(
-    ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
-    ids=["training", "eval", "literal"],
-)
+@WAYS
 @pytest.mark.parametrize("scales", [3, 1])
 def test_equals_the_specification(randomize, twin_norm, same, scales, training, mode):
     bridge = made(randomize, CHANNELS[-scales:]).train(training)

@@ -4,17 +4,13 @@ import copy
 
 import pytest
 import torch
+from tests.nn.ways import WAYS
 
-from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, SharedNorm, TimeAffine, TimeBatchNorm
 
 STEPS, CHANNELS = 4, 3
 STATISTICS = ("running_mean", "running_var")
-WAYS = pytest.mark.parametrize(
-    ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
-    ids=["training", "eval", "literal"],
-)
 
 
 def clip(steps=STEPS):

@@ -3,17 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.nn.ways import WAYS
 
-from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 
 SHAPES = pytest.mark.parametrize(
     ("in_channels", "channels", "stride", "branches"), [(2, 6, 2, 5), (4, 4, 1, 7), (4, 4, 2, 5), (3, 5, 1, 5)]
-)
-WAYS = pytest.mark.parametrize(
-    ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
-    ids=["training", "eval", "literal"],
 )
 SIZES = pytest.mark.parametrize("size", [(9, 7), (8, 6), (5, 5), (1, 2)])
 

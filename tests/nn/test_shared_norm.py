@@ -2,19 +2,15 @@
 
 import pytest
 import torch
+from tests.nn.ways import WAYS
 from tests.raising import raises
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm
 
 CHANNELS = 3
-WAYS = pytest.mark.parametrize(
-    ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
-    ids=["training", "eval", "literal"],
-)
 
 
 def clip(steps=4):

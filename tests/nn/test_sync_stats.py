@@ -1,6 +1,8 @@
 """Two processes that share their statistics have those of one batch of everything, in float64, gradients and all."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from ripe_mambaspike.ops.backend import kernels
 
 SHARES = {"half": (2, 2), "unequal": (1, 3), "none": (0, 3)}  # clips of the two processes
 STEPS, CHANNELS, SIDE = 3, 4, 6
+SEEDED = threading.Lock()  # PyTorch's generator is shared by all threads
 RELAXED = ForwardMode(relaxed=True, sharpness=3.0, track_statistics=False)
 
 
@@ -120,8 +123,9 @@ def clips(case, count):
 
 
 def made(case):
-    torch.manual_seed(0)
-    return CASES[case]().double().train()
+    with SEEDED:
+        torch.manual_seed(0)
+        return CASES[case]().double().train()
 
 
 def run(module, x, numbers, share=1.0):
@@ -160,22 +164,46 @@ def compare(case, shares, rank):
     return max(map(apart, [out, of_input, *of_parameters, *statistics], wanted))
 
 
-def work(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def compare_all(rank):
     found = {}
     for case, share in PAIRS:
         with kernels("off" if case.startswith("reference network") else "plain"):  # backward passes too
             found[f"{case}: {share}"] = compare(case, SHARES[share], rank)
     assert stats_sync() is None
+    return found
+
+
+def in_process(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    found = compare_all(rank)
     dist.destroy_process_group()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def differences(tmp_path_factory):
+def in_threads():
+    """Two threads with a sum over both as `all_reduce`: quick to start."""
+    barrier, parts = threading.Barrier(2, timeout=60), {}
+
+    def all_reduce(tensor, group=None):
+        parts[threading.get_ident()] = tensor.clone()
+        barrier.wait()
+        total = sum(parts.values())
+        barrier.wait()
+        tensor.copy_(total)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(dist, "all_reduce", all_reduce)
+        return list(pool.map(compare_all, range(2)))
+
+
+@pytest.fixture(scope="module", params=["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def differences(request, tmp_path_factory):
+    if request.param == "threads":
+        return request.getfixturevalue("in_threads")
     folder = tmp_path_factory.mktemp("together")
-    multiprocessing.spawn(work, (str(folder),), nprocs=2)
+    multiprocessing.spawn(in_process, (str(folder),), nprocs=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ripe_mambaspike.ops.backend import kernels
+
 
 def tensors_of(result):
     """All tensors of a nested result, in order."""
@@ -50,6 +52,26 @@ def assert_same(actual, expected, tolerance):
         assert_near(output, wanted, tolerance, f"output {index}")
     for name, wanted in expected_gradients.items():
         assert_near(gradients[name], wanted, 4 * tolerance, f"gradient of {name}")
+
+
+@pytest.fixture
+def triton_kernels():
+    """Operators use the Triton kernels wherever their tensors lie."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    with kernels("triton"):
+        yield
+
+
+@pytest.fixture
+def short_scan_tiles(monkeypatch):
+    """Tiles of four tokens: the interpreter takes long over every token of a tile, also past the end."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from ripe_mambaspike.ops.mamba_inner import triton_scan, triton_scan_plan
+
+    monkeypatch.setattr(triton_scan_plan, "TILE", 4)
+    for owner, name in ((triton_scan, "forward_tile"), (triton_scan, "backward_tile"),
+                        (triton_scan_plan, "backward_tile")):  # fmt: skip
+        monkeypatch.setattr(owner, name, lambda *_: 4)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which implementation computes, and that whatever takes the kernels' place is said once and changes nothing."""
+"""Which implementation computes; a reference that computes instead of kernels is logged once and has the same bits."""
 
 import subprocess
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ CACHED = (module._missing, log_once)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Nothing found out or said before."""
+    """Nothing is cached or logged yet."""
     monkeypatch.delenv("RIPE_KERNELS", raising=False)
     for cached in CACHED:
         cached.cache_clear()
@@ -38,7 +38,7 @@ def fresh(monkeypatch):
 
 
 @pytest.fixture
-def said(caplog):
+def logged(caplog):
     """The lines of the package's log so far."""
     return lambda: [record.getMessage() for record in caplog.records if record.name == "ripe_mambaspike"]
 
@@ -108,7 +108,7 @@ def test_a_wrong_choice_names_itself_and_what_is_wanted(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_forced_choices_do_not_look_at_the_machine(monkeypatch, said, dtype):
+def test_forced_choices_do_not_depend_on_the_machine(monkeypatch, logged, dtype):
     def never(*_):
         raise AssertionError("the machine was looked at")
 
@@ -121,7 +121,7 @@ def test_forced_choices_do_not_look_at_the_machine(monkeypatch, said, dtype):
         assert backend(on_cpu(dtype)) == "plain"
     with kernels("off"):
         assert backend(on_cpu(dtype)) is None
-    assert len(said()) == (dtype == torch.float16)
+    assert len(logged()) == (dtype == torch.float16)
 
 
 def test_native_kernels_are_not_forced_onto_a_gpu(gpu):
@@ -130,40 +130,40 @@ def test_native_kernels_are_not_forced_onto_a_gpu(gpu):
     assert all(word in str(caught.value) for word in ("'native'", "cuda"))
 
 
-def test_the_reference_asked_for_is_not_worth_a_line(said, no_compiler):
+def test_a_requested_reference_is_not_logged(logged, no_compiler):
     with kernels("off"):
         assert backend(on_cpu()) is None
     assert backend(on_cpu(torch.float64)) is None
     assert backend(on_cpu(), torch.float64) is None
-    assert said() == []
+    assert logged() == []
 
 
-def test_half_precision_is_said_once(said):
+def test_half_precision_is_logged_once(logged):
     for _ in range(3):
         assert backend(on_cpu(torch.float16)) is None
         assert backend(on_cpu(), torch.float16) is None
-    assert said() == ["no kernel computes in float16; using the reference path"]
+    assert logged() == ["no kernel computes in float16; using the reference path"]
 
 
-def test_the_cpu_has_kernels_where_they_are_built(monkeypatch, said):
+def test_the_cpu_has_kernels_where_they_are_built(monkeypatch, logged):
     asked = []
     monkeypatch.setattr(build, "unavailable_reason", lambda: asked.append(1))
     assert [backend(on_cpu(dtype)) for dtype in (torch.float32, torch.bfloat16)] == ["native", "native"]
     assert backend(on_cpu(torch.float64), torch.bfloat16) == "native"
     assert asked == [1]
-    assert said() == []
+    assert logged() == []
 
 
-def test_no_compiler(said, no_compiler):
+def test_no_compiler(logged, no_compiler):
     assert [backend(on_cpu(dtype)) for dtype in (torch.float32, torch.bfloat16)] == [None, None]
     expected = "no kernels: no C++ compiler was found (g++ is not on the PATH); using the reference path"
-    assert said() == [expected]
+    assert logged() == [expected]
 
 
-def test_a_gpu_with_triton(gpu, said):
+def test_a_gpu_with_triton(gpu, logged):
     assert backend(gpu()) == "triton"
     assert backend(gpu(capability=(8, 0), index=1)) == "triton"
-    assert said() == []
+    assert logged() == []
 
 
 @pytest.mark.parametrize(
@@ -183,23 +183,23 @@ def test_a_gpu_with_triton(gpu, said):
     ],
     ids=["old", "no triton", "no compiler", "compiler fails", "no driver"],
 )
-def test_a_gpu_that_kernels_cannot_use(gpu, said, found, reason):
+def test_a_gpu_that_kernels_cannot_use(gpu, logged, found, reason):
     x = gpu(**found)
     assert [backend(x) for _ in range(3)] == [None] * 3
-    assert said() == [f"no kernels: {reason}; using the reference path"]
+    assert logged() == [f"no kernels: {reason}; using the reference path"]
 
 
-def test_every_gpu_is_looked_at_by_itself(gpu, said):
+def test_every_gpu_is_checked_separately(gpu, logged):
     assert backend(gpu(capability=(7, 0), index=0)) is None
     assert backend(gpu(capability=(9, 0), index=1)) == "triton"
     assert backend(gpu(capability=(9, 0), index=0)) is None
-    assert len(said()) == 1
+    assert len(logged()) == 1
 
 
-def test_a_device_that_has_none(said):
+def test_a_device_without_kernels(logged):
     x = torch.zeros(2, device="meta")
     assert [backend(x), backend(x)] == [None, None]
-    assert said() == ["no kernels: there are none for meta; using the reference path"]
+    assert logged() == ["no kernels: there are none for meta; using the reference path"]
 
 
 def test_products_in_autocasts_precision():
@@ -243,38 +243,38 @@ def passes_and_gradients(model, x):
     return [*(one.logits for one in out), *(one.rates for one in out), evaluated, *gradients, *model.buffers()]
 
 
-def test_without_a_compiler_a_network_gives_the_references_bits(said, no_compiler):
+def test_without_a_compiler_a_network_gives_the_references_bits(logged, no_compiler):
     given = passes_and_gradients(*network())
-    assert len(said()) == 1
-    assert "no C++ compiler" in said()[0]
+    assert len(logged()) == 1
+    assert "no C++ compiler" in logged()[0]
     with kernels("off"):
         expected = passes_and_gradients(*network())
     assert expected[2].max() > 0.01  # there were spikes
     assert len(given) == len(expected)
     assert all(torch.equal(*pair) for pair in zip(given, expected, strict=True))
-    assert len(said()) == 1
+    assert len(logged()) == 1
 
 
-def test_half_precision_gives_the_references_bits(said):
+def test_half_precision_gives_the_references_bits(logged):
     model, x = network()
     with torch.no_grad(), torch.autocast("cpu", torch.float16):
         given = model.eval()(x)
         with kernels("off"):
             assert torch.equal(given, model(x))
-    assert said() == ["no kernel computes in float16; using the reference path"]
+    assert logged() == ["no kernel computes in float16; using the reference path"]
 
 
-def test_autocast_leaves_a_float64_network_to_the_reference(said):
+def test_autocast_leaves_a_float64_network_to_the_reference(logged):
     model, x = network()
     model, x = model.double().eval(), x.double()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         given = model(x)
         with kernels("off"):
             assert torch.equal(given, model(x))
-    assert said() == []
+    assert logged() == []
 
 
-def test_a_network_over_the_cpp_operators_agrees_with_the_reference(said):
+def test_a_network_over_the_cpp_operators_agrees_with_the_reference(logged):
     if reason := build.unavailable_reason():
         pytest.skip(reason)
     model, x = network()
@@ -286,4 +286,4 @@ def test_a_network_over_the_cpp_operators_agrees_with_the_reference(said):
         found, wanted = getattr(given, name), getattr(expected, name)
         assert (found - wanted).abs().max() <= 1e-4 * wanted.abs().max(), name
     assert not torch.equal(given.attention, expected.attention)  # it was the operators that computed
-    assert said() == []
+    assert logged() == []

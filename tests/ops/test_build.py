@@ -104,6 +104,7 @@ def test_a_failed_build_names_the_error_and_the_log(small, monkeypatch, ninja):
         library()
 
 
+@pytest.mark.slow
 @LINUX
 def test_no_compiler_is_a_reason_and_no_error(tmp_path):
     code = "from ripe_mambaspike.ops.cpp.build import unavailable_reason; print(unavailable_reason())"
@@ -129,7 +130,7 @@ def test_another_system_is_a_reason(small, monkeypatch):
 @pytest.mark.slow
 @COMPILES
 def test_two_processes_may_build_at_once(tmp_path):
-    """Each builds in a folder of its own; whoever is last replaces the library by the same."""
+    """Each builds in a folder of its own; the last one replaces the library by the same."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "answer.cpp").write_text(SOURCE % 42)
     code = (

@@ -5,10 +5,10 @@ import torch
 from torch.func import functional_call
 
 from ripe_mambaspike.nn.mamba import STATES, TAPS, Mamba
-from ripe_mambaspike.ops.mamba_inner import MambaState
-from ripe_mambaspike.ops.mamba_inner.reference import causal_conv
+from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs, MambaState
+from ripe_mambaspike.ops.mamba_inner.reference import causal_conv, mamba_inner
 
-B, WIDTH, INNER, RANK = 2, 6, 12, 1
+B, WIDTH, INNER = 2, 6, 12
 STATE_NAMES = ("conv", "ssm", "initial_state")
 
 
@@ -44,15 +44,15 @@ def slow_mamba(x, conv=None, ssm=None, **w):
     def silu(v):
         return v / (1 + torch.exp(-v))
 
-    hidden = x.new_zeros(B, INNER, STATES) if ssm is None else ssm
-    in_proj = w["in_proj.weight"]
+    in_proj, rank, states = w["in_proj.weight"], w["dt_proj.weight"].shape[1], w["A_log"].shape[1]
+    hidden = x.new_zeros(B, INNER, states) if ssm is None else ssm
     inner, conv = slow_conv(x @ in_proj[:INNER].T, w["conv1d.weight"][:, 0], w.get("conv1d.bias"), conv)
     inner, gate = silu(inner), silu(x @ in_proj[INNER:].T)
     tokens = []
     for t in range(x.shape[1]):
         now = inner[:, t]
         mixed = now @ w["x_proj.weight"].T
-        step, into, out_of = mixed[:, :RANK], mixed[:, RANK : RANK + STATES], mixed[:, RANK + STATES :]
+        step, into, out_of = mixed[:, :rank], mixed[:, rank : rank + states], mixed[:, rank + states :]
         delta = torch.log(1 + torch.exp(step @ w["dt_proj.weight"].T + w["dt_proj.bias"]))[..., None]
         hidden = torch.exp(-delta * torch.exp(w["A_log"])) * hidden + delta * into[:, None] * now[..., None]
         y = (hidden * out_of[:, None]).sum(-1) + w["D"] * now
@@ -80,6 +80,32 @@ def test_equals_the_slow_reference(agree, fn, slow, inputs, length):
 @pytest.mark.parametrize("conv_bias", [False, True])
 def test_without_a_state_and_without_a_bias(agree, conv_bias):
     agree(run_mamba, slow_mamba, mamba_inputs(7, False, conv_bias), float32=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 33])
+def test_the_operators_two_directions_equal_the_slow_reference(agree, length):
+    """The second one runs from the last token to the first; a step projection of rank 3."""
+    shapes = {
+        "conv1d_weight": (INNER, TAPS), "conv1d_bias": (INNER,), "x_proj": (3 + 2 * 5, INNER), "dt_proj": (INNER, 3),
+        "dt_bias": (INNER,), "A_log": (INNER, 5), "D": (INNER,),
+    }  # fmt: skip
+    given = {name: draw(2, *shape, scale=0.5) for name, shape in shapes.items()}
+    projections = {"in_proj.weight": torch.eye(2 * INNER).double(), "out_proj.weight": torch.eye(INNER).double()}
+    module_names = ("conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log", "D")
+
+    def fast(inputs, **weights):
+        return mamba_inner(MambaInnerInputs(inputs, A=-torch.exp(weights.pop("A_log")), **weights))[0]
+
+    def slow(inputs, conv1d_weight, **weights):
+        outs = []
+        for direction, x in enumerate(inputs.unbind(2)):
+            here = [one[direction] for one in (conv1d_weight.unsqueeze(2), *weights.values())]
+            order = list(range(length))[:: -1 if direction else 1]
+            out, _ = slow_mamba(x[:, order], **projections, **dict(zip(module_names, here, strict=True)))
+            outs.append(out[:, order])
+        return torch.stack(outs, 2)
+
+    agree(fast, slow, {"inputs": draw(B, length, 2, 2 * INNER), **given}, float32=1e-5)
 
 
 @cases
@@ -150,6 +176,7 @@ def test_equals_mambapy(pscan):
     assert_equals_public(public.MambaBlock(config))
 
 
+@pytest.mark.slow
 def test_equals_transformers():
     public = pytest.importorskip("transformers.models.mamba.modeling_mamba")
     config = public.MambaConfig(

@@ -46,17 +46,10 @@ def listed(names, pick=cases, interpreted=False):
 
 
 @pytest.fixture(autouse=True)
-def _short_tiles(request, monkeypatch):
-    """The interpreter takes long over every token of the scan's tiles, also past the end."""
+def _short_tiles_in_the_interpreter(request):
     run = request.node.callspec.params.get("run") if hasattr(request.node, "callspec") else None
     if run is not None and run.backend == "triton":
-        pytest.importorskip("triton", reason="Triton is not installed")
-        from ripe_mambaspike.ops.mamba_inner import triton_scan, triton_scan_plan
-
-        monkeypatch.setattr(triton_scan_plan, "TILE", 4)
-        for owner, name in ((triton_scan, "forward_tile"), (triton_scan, "backward_tile"),
-                            (triton_scan_plan, "backward_tile")):  # fmt: skip
-            monkeypatch.setattr(owner, name, lambda *_: 4)
+        request.getfixturevalue("short_scan_tiles")
 
 
 def test_every_operator_is_here():

@@ -153,9 +153,9 @@ def test_a_constant_rate_is_found_at_once_and_a_silence_forgets():
     rates, state = leaky_rates(ones, 0.75)
     assert torch.equal(rates[0, :, 0, 0, 0], torch.ones(6))
     assert torch.equal(rates[0, :, 1, 0, 0], torch.tensor([1.0, 0, 0, 0, 0, 0]))
-    faded, _ = leaky_rates(torch.zeros(1, 40, 1, 1, 1), 0.75, state)
-    assert 0 < float(faded[0, -1, 0]) < 1e-4
-    assert (faded[0, :, 1] < 0).all()
+    decayed, _ = leaky_rates(torch.zeros(1, 40, 1, 1, 1), 0.75, state)
+    assert 0 < float(decayed[0, -1, 0]) < 1e-4
+    assert (decayed[0, :, 1] < 0).all()
     settled = leaky_rates(torch.zeros(1, 200, 1, 1, 1), 0.75, state)[1]
     assert settled.weight.item() == pytest.approx(4.0)
 

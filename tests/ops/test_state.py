@@ -94,3 +94,41 @@ def test_rows_of_a_state_that_would_have_to_be_copied_are_refused(name):
         scattered = mapped(lambda one: torch.stack((one, one), -1)[..., 0], state)
         with raises(InputError, field="state_rows"):
             run(ALL, slice(1, 2), with_rows(scattered, torch.arange(BATCH)), 1)
+
+
+@NATIVE
+@pytest.mark.parametrize("normed", [True, False], ids=["norm", "no norm"])
+@pytest.mark.parametrize("rotating", [True, False], ids=["csilif", "lif"])
+@pytest.mark.parametrize("size", [(7, 5), (200, 3), (33, 64), (256, 32)], ids=str)
+@torch.no_grad()
+def test_neurons_step_by_step_and_in_place(size, rotating, normed):
+    run = RUNS["norm_fire"](Setting(rotating=rotating, size=size, normed=normed))
+    with kernels("native"):
+        assert 0.02 < run(ALL, ALL, None, 0)[0][0].float().mean() < 0.98
+        check_pieces(run, PIECES[:1], exact=True)
+        check_rows(run)
+
+
+@NATIVE
+@pytest.mark.parametrize("grid", [(4, 4), (3, 5), (7, 9)], ids=str)
+@torch.no_grad()
+def test_rates_step_by_step_and_in_place(grid):
+    run = RUNS["pooled_rates"](Setting(grid=grid))
+    with kernels("native"):
+        check_pieces(run, PIECES[:1], exact=True)
+        check_rows(run)
+
+
+@NATIVE
+@torch.no_grad()
+def test_dtypes_and_states_that_do_not_fit_are_refused():
+    small, other = (RUNS["norm_fire"](Setting(size=size)) for size in ((5, 4), (6, 4)))
+    doubles = RUNS["norm_fire"](Setting(dtype=torch.float64))
+    with kernels("native"):
+        with raises(InputError, field="dtype", mentions="float64"):
+            doubles(ALL, slice(0, 1), None, 0)
+        _, state = small(ALL, slice(0, 1), None, 0)
+        with raises(InputError, field="initial_state", mentions=([3, 6, 4], [3, 5, 4])):
+            other(ALL, slice(1, 2), state, 1)
+        with raises(InputError, field="state_rows", mentions="int32"):
+            small(ALL, slice(1, 2), with_rows(state, torch.arange(BATCH, dtype=torch.int32)), 1)

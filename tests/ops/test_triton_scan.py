@@ -12,16 +12,7 @@ RUN = Run("triton")
 
 
 @pytest.fixture
-def small_tiles(monkeypatch):
-    """Tiles of four tokens: the interpreter takes long over every token of a tile, also past the end."""
-    monkeypatch.setattr(triton_scan_plan, "TILE", 4)
-    for owner, name in ((triton_scan, "forward_tile"), (triton_scan, "backward_tile"),
-                        (triton_scan_plan, "backward_tile")):  # fmt: skip
-        monkeypatch.setattr(owner, name, lambda *_: 4)
-
-
-@pytest.fixture
-def chunks_of(small_tiles, monkeypatch):
+def chunks_of(short_scan_tiles, monkeypatch):
     """From here on sequences are cut into chunks of this many tokens."""
 
     def force(chunk):

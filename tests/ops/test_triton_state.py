@@ -3,30 +3,26 @@
 import pytest
 import torch
 
-from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.mamba_inner import triton_scan_plan
 from ripe_mambaspike.ops.membrane_attention import triton_fire, triton_plan
 from stateful import RUNS, Setting, check_pieces, check_samples
 
+pytestmark = pytest.mark.usefixtures("triton_kernels")
 EXACT = ("norm_fire", "enter_fire", "pooled_rates", "leaky_rates")
 NORMED = ("norm_fire", "attend", "attend_fire", "enter_fire")
+MADE_OF_OTHERS = ("leaky_rates", "attend_fire")  # of pooled_rates; of attend and norm_fire
 PIECES = [(1, 2, 4)]
-
-
-@pytest.fixture(autouse=True)
-def _triton_everywhere():
-    """Operators use the Triton kernels wherever their tensors lie."""
-    with kernels("triton"):
-        yield
 
 
 def setting(**fields):
     return Setting(relaxed=True, positions=20, **fields)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in MADE_OF_OTHERS else []) for name in RUNS]
+)
 @torch.no_grad()
-def test_pieces_equal_the_whole(name):
+def test_pieces_equal_the_whole(name, short_scan_tiles):
     check_pieces(RUNS[name](setting()), PIECES, name in EXACT)
 
 
@@ -44,7 +40,7 @@ def test_samples_at_different_steps(name):
     check_samples(RUNS[name](setting()), name in EXACT)
 
 
-@pytest.mark.parametrize("rotating", [True, False], ids=["resonating", "leaky"])
+@pytest.mark.parametrize("rotating", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["resonating", "leaky"])
 @torch.no_grad()
 def test_attention_and_neuron_in_one_kernel(monkeypatch, rotating):
     monkeypatch.setattr(triton_fire, "MIN_PROGRAMS", 1)

@@ -45,7 +45,7 @@ def test_the_page_loads_without_an_error(browse, make_run, clips, epochs):
     ]  # fmt: skip
 
 
-def test_a_hostile_class_runs_nothing(browse, make_run, clips):
+def test_a_hostile_class_name_runs_no_script(browse, make_run, clips):
     hostile = "<img src=x onerror=\"document.body.id='taken'\"><script>document.body.id='taken'</script>"
     dom, console = browse(write_report(make_run(names=[hostile, "b", "c"]), clips=clips()))
     assert console == []

@@ -84,7 +84,7 @@ def test_any_values_can_be_drawn(values, log, percent):
         assert all(-1 <= float(number) <= 381 for number in drawn if attributes["class"] != "bad")
 
 
-def test_a_response_is_the_filter_s():
+def test_the_response_is_that_of_the_filter():
     cycles = np.array([0, 0.25, 0.5])
     assert response(0.3, cycles) == pytest.approx([1, math.hypot(1.3, 0.3), 1.6])
     signal = np.cos(2 * np.pi * 0.25 * np.arange(400))
@@ -181,7 +181,7 @@ def test_what_is_observed_is_what_the_network_does(network, clips):
     assert not network.training
 
 
-def test_filters_are_the_network_s(network):
+def test_filters_are_those_of_the_network(network):
     found = temporal_filters(network)
     assert [(name, len(values)) for name, values in found] == [
         ("stage 1, first", 2), ("stage 1, second", 8), ("stage 2, first", 8),

@@ -200,5 +200,5 @@ def test_a_file_without_end_is_not_read(make_run, reader, name, kind):
         os.truncate(folder / name, 1 << 42)
     page = reader(write_report(folder))
     sections = {"recipe.yaml": "recipe", "log.csv": "log"}
-    said = page.section(sections[name]) if name in sections else page.text["header"][0]
-    assert f"{name} cannot be read" in said
+    result = page.section(sections[name]) if name in sections else page.text["header"][0]
+    assert f"{name} cannot be read" in result

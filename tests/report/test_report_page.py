@@ -69,7 +69,7 @@ def test_every_score_says_how_the_network_was_selected(make_run, result_of, read
         assert words in part
 
 
-def test_nothing_comes_from_outside(make_run, clips, reader):
+def test_the_page_loads_nothing_from_elsewhere(make_run, clips, reader):
     page = reader(write_report(make_run(), clips=clips()))
     for tag, attributes in page.tags:
         assert tag not in ("iframe", "object", "embed", "base", "form")
@@ -122,7 +122,7 @@ def test_a_hostile_folder_stays_text(make_run, result_of, clips, reader):
 
 
 @pytest.mark.parametrize("asked", [0, 1, 3, 9])
-def test_so_many_samples_as_asked_evenly_chosen(make_run, clips, reader, asked):
+def test_the_given_number_of_samples_is_evenly_chosen(make_run, clips, reader, asked):
     page = reader(write_report(make_run(), clips=clips(count=6), samples=asked))
     wanted = {0: [], 1: [0], 3: [0, 2, 4], 9: [0, 1, 2, 3, 4, 5]}[asked]
     assert page.text.get("article", []) == [text for text in page.text.get("article", []) if text.startswith("clip ")]

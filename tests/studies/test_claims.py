@@ -133,9 +133,8 @@ def test_groups_can_be_chosen_and_are_reported():
     assert reported == ["energy", "comparisons"]
     assert {claim.group for claim in found} == {"energy", "comparisons"}
     assert found == run_claims(["energy", "comparisons"])
-    with raises(InputError, field="groups") as caught:
+    with raises(InputError, field="groups", mentions=("'nonsense'", *GROUPS)):
         run_claims(["nonsense"])
-    assert all(part in str(caught.value) for part in ("'nonsense'", *GROUPS))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ripe_mambaspike.data.simulated import simulate_dataset
+from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
 from ripe_mambaspike.train.run import train
 
@@ -78,6 +79,13 @@ def tiny(gestures):
         return with_settings(load_recipe("synthgesture"), _settings(gestures, settings))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def make_network():
+    """Fields of its config → an untrained network of the size of these runs."""
+    size = {"num_classes": 11, "stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
+    return lambda **fields: create_model("dvsgesture", seed=0, **size, **fields)
 
 
 @pytest.fixture(scope="session")

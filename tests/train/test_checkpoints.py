@@ -174,9 +174,8 @@ def test_a_damaged_checkpoint_is_skipped(three, caplog, damage):
 def test_all_checkpoints_damaged(three):
     for path in three.iterdir():
         cut_short(path)
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, path=three):
         last_checkpoint(three)
-    assert caught.value.path == three
     assert len(names(three)) == 2
 
 
@@ -274,9 +273,12 @@ def full(path):
 def test_a_full_disk(three, monkeypatch):
     monkeypatch.setattr(room, "atomic_write", full)
     before = {path: path.read_bytes() for path in three.iterdir()}
-    with raises(DataError, path=three / "step-000000012-000000001.safetensors") as caught:
+    with raises(
+        DataError,
+        path=three / "step-000000012-000000001.safetensors",
+        mentions=("No space left on device", "earlier checkpoints are intact"),
+    ):
         save_checkpoint(three, some(0, 12, 1))
-    assert all(part in str(caught.value) for part in ("No space left on device", "earlier checkpoints are intact"))
     assert {path: path.read_bytes() for path in three.iterdir()} == before
 
 
@@ -284,9 +286,8 @@ def test_a_disk_that_fills_up_during_a_save(three, monkeypatch):
     """What was half written goes, and what was there stays."""
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
     before = names(three)
-    with raises(DataError, path=three / "step-000000012-000000001.safetensors") as caught:
+    with raises(DataError, path=three / "step-000000012-000000001.safetensors", mentions="No space left on device"):
         save_checkpoint(three, some(0, 12, 1))
-    assert "No space left on device" in str(caught.value)
     assert names(three) == before
     assert last_checkpoint(three).document.state.clips == 81
 
@@ -300,9 +301,8 @@ def test_a_run_on_a_full_disk_resumes_when_there_is_space(tiny, finished, go, ou
 
     monkeypatch.setattr(room, "atomic_write", filling)
     unwritten = tmp_path / "run" / "checkpoints" / "step-000000003-000000000.safetensors"
-    with raises(DataError, path=unwritten) as caught:
+    with raises(DataError, path=unwritten, mentions="No space left"):
         go(tiny("run.checkpoint_minutes=0"), tmp_path / "run")
-    assert "No space left" in str(caught.value)
     assert names(tmp_path / "run" / "checkpoints") == [
         "step-000000001-000000000.safetensors",
         "step-000000002-000000000.safetensors",
@@ -316,6 +316,5 @@ def test_a_run_on_a_full_disk_resumes_when_there_is_space(tiny, finished, go, ou
 def test_a_full_disk_for_the_other_files(tiny, go, monkeypatch, tmp_path, name):
     real = files.atomic_write
     monkeypatch.setattr(files, "atomic_write", lambda path: (full if path.name == name else real)(path))
-    with raises(RipeError, path=tmp_path / "run" / name) as caught:
+    with raises(RipeError, path=tmp_path / "run" / name, mentions="No space left"):
         go(tiny("schedule.batch_size=11", "schedule.epochs=1", "loss.passes=1"), tmp_path / "run")
-    assert "No space left" in str(caught.value)

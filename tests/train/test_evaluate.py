@@ -18,7 +18,7 @@ from ripe_mambaspike.models.pretrained import from_pretrained
 CPU = torch.device("cpu")
 
 
-class Told(nn.Module):
+class FixedLogits(nn.Module):
     """Gives the logits that are written into its clips, and as rates the share of clips and a constant."""
 
     def __init__(self, classes):
@@ -55,7 +55,7 @@ def test_counted_by_hand(sizes):
     logits[1, 1] += 10.0  # the second likeliest is right
     logits[6, 7] = -30.0  # the last of all is right
     logits[4, 3] += 10.0
-    model = Told(8).train()
+    model = FixedLogits(8).train()
     model.inner.eval()
     found = evaluate_batches(model, parts(logits, labels, sizes), 8)
     wanted = np.zeros((8, 8), np.int64)
@@ -77,7 +77,7 @@ def test_counted_by_hand(sizes):
 @pytest.mark.parametrize(("classes", "top5"), [(3, None), (5, None), (6, 1.0)])
 def test_top5_is_none_for_five_classes_or_fewer(classes, top5):
     logits = (torch.eye(classes) - 0.01 * torch.arange(classes))[[0, 1, 2]]
-    found = evaluate_batches(Told(classes), parts(logits, [0, 1, 1], [3]), classes)
+    found = evaluate_batches(FixedLogits(classes), parts(logits, [0, 1, 1], [3]), classes)
     assert (found.top1, found.top5) == (2 / 3, top5)
 
 
@@ -98,7 +98,7 @@ def test_the_document():
 def test_no_clips_are_refused(sizes):
     batches = [(torch.zeros(size, 2, 2, 8, 8), torch.zeros(size, dtype=torch.int64)) for size in sizes]
     with raises(DataError, field="split"):
-        evaluate_batches(Told(3), batches, 3)
+        evaluate_batches(FixedLogits(3), batches, 3)
 
 
 def test_the_part_of_a_set_is_counted_once(finished, tiny):

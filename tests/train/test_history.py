@@ -5,7 +5,6 @@ import csv
 import pytest
 import torch
 
-from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.train import history
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.history import COLUMNS, tdm_columns, write_log
@@ -116,16 +115,14 @@ def test_one_pass_leaves_the_relaxed_columns_empty(tiny, go, read_log, tmp_path)
     assert float(row["loss"]) == pytest.approx(float(row["hard"]) + 1e-4 * float(row["rate"]), rel=1e-4)
 
 
-def test_the_filters_in_order():
-    fields = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
-    model = create_model("dvsgesture", seed=0, num_classes=11, **fields)
+def test_the_filters_in_order(make_network):
+    model = make_network()
     with torch.no_grad():
         for number, stage in enumerate(model.stages):
             stage.first_conv.coefficient.fill_(-(2.0 * number + 1))
             stage.second_conv.coefficient.fill_(2.0 * number + 2)
     assert tdm_columns(model) == {f"tdm_{layer}": float(layer) for layer in range(1, 7)}
-    without = create_model("dvsgesture", seed=0, num_classes=11, tdm=False, **fields)
-    assert tdm_columns(without) == {f"tdm_{layer}": None for layer in range(1, 7)}
+    assert tdm_columns(make_network(tdm=False)) == {f"tdm_{layer}": None for layer in range(1, 7)}
 
 
 def test_a_board_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, caplog):

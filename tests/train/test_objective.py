@@ -112,9 +112,8 @@ def test_the_share_of_the_relaxed_pass_falls_to_a_tenth():
     )
     assert relaxed_weight(0, 1) == 0.5
     for epoch, epochs in ((-1, 10), (10, 10), (0, 0)):
-        with raises(ConfigError, field="epoch") as caught:
+        with raises(ConfigError, field="epoch", mentions=f"to {max(epochs, 1) - 1}, got {epoch}"):
             relaxed_weight(epoch, epochs)
-        assert f"to {max(epochs, 1) - 1}, got {epoch}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +165,8 @@ def test_one_pass_or_two():
     assert one.relaxed is None
     assert two.relaxed is not None
     assert one.hard.item() == two.hard.item()
-    with raises(ConfigError, field="passes") as caught:
+    with raises(ConfigError, field="passes", mentions="got 3"):
         StepSettings(passes=3)
-    assert "got 3" in str(caught.value)
 
 
 def test_the_relaxed_pass_keeps_the_hard_tokens():

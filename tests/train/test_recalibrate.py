@@ -7,18 +7,16 @@ from safetensors.torch import load_file
 from ripe_mambaspike.data.clips import TrainBatches
 from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 from ripe_mambaspike.ops.backend import kernels
 
-FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 SIZES = (5, 3, 4)
 
 
 @pytest.fixture
-def network():
-    model = create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.9, **FIELDS)
+def network(make_network):
+    model = make_network(drop_path_rate=0.9)
     randomize(model, 1)
     return model
 

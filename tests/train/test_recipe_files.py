@@ -58,13 +58,10 @@ def test_the_data_of_a_run_that_an_earlier_version_saved(tmp_path):
 
 
 def test_an_unknown_name_names_the_nearest():
-    with raises(ConfigError, field="recipe") as caught:
+    with raises(ConfigError, "recipe", mentions=(*list_recipes(), "'dvs-gesture'", "did you mean 'dvsgesture'?")):
         load_recipe("dvs-gesture")
-    parts = (*list_recipes(), "'dvs-gesture'", "did you mean 'dvsgesture'?")
-    assert all(part in str(caught.value) for part in parts)
-    with raises(ConfigError, field="recipe") as caught:
+    with raises(ConfigError, field="recipe", mentions="got ''"):
         load_recipe("")
-    assert "got ''" in str(caught.value)
 
 
 HUGE = "0x" + "f" * 5000  # more digits than Python prints
@@ -115,15 +112,13 @@ def test_a_file_that_is_not_a_recipe(tmp_path, content, quoted):
     """A ConfigError of one line with the file and the reason, and no other exception."""
     path = tmp_path / "mine.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with raises(ConfigError, path=path) as caught:
+    with raises(ConfigError, path=path, mentions=(path, quoted)) as caught:
         load_recipe(path)
-    assert str(path) in str(caught.value)
-    assert quoted in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("field", ["schedule.epochs", "model.fields.head_hidden_size", "name"])
-def test_settings_with_endless_numbers(field):
+def test_settings_with_huge_numbers_are_refused(field):
     with raises(ConfigError):
         with_settings(load_recipe("nmnist"), [f"{field}={HUGE}"])
 
@@ -133,13 +128,11 @@ def test_no_file(tmp_path):
     names = (tmp_path / "mine.yaml", "mine.yml", "x" * 5000 + ".yaml", tmp_path, tmp_path / "pipe.yaml", "a\0.yaml")
     reasons = ("No such file", "No such file", "too long", "a folder", "regular file", "null byte")
     for name, reason in zip(names, reasons, strict=True):
-        with raises(ConfigError, path=name) as caught:
+        with raises(ConfigError, path=name, mentions=reason):
             load_recipe(name)
-        assert reason in str(caught.value)
     save_recipe(Recipe(), tmp_path / "recipe.yaml")
-    with raises(ConfigError, path=tmp_path) as caught:
+    with raises(ConfigError, path=tmp_path, mentions=f"did you mean {tmp_path / 'recipe.yaml'}?"):
         load_recipe(tmp_path)
-    assert f"did you mean {tmp_path / 'recipe.yaml'}?" in str(caught.value)
 
 
 # Help

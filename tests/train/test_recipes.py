@@ -99,7 +99,7 @@ def test_ours_mirror_and_reverse_gestures_alone_and_label_them_so(name):
     )
 
 
-def test_ours():
+def test_the_settings_of_our_recipes():
     found = {name: load_recipe(name) for name in OURS}
     plans = {
         name: (r.data.dataset, r.model.name, r.schedule.epochs, r.schedule.batch_size) for name, r in found.items()
@@ -201,18 +201,16 @@ def test_a_value_is_read_by_its_type(text, path, value):
     ],
 )
 def test_a_wrong_value_is_named_with_its_field(text, field, quoted):
-    with raises(ConfigError, field=field) as caught:
+    with raises(ConfigError, field=field, mentions=quoted) as caught:
         read(text)
-    assert quoted in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(("earlier", "now"), RENAMED_FIELDS.items())
 def test_an_earlier_name_is_refused_with_todays(earlier, now):
     section, _, name = earlier.partition(".")
-    with raises(ConfigError, field=earlier) as caught:
+    with raises(ConfigError, field=earlier, mentions=now):
         recipe_from({section: {name: 1} if name else {}}, "here")
-    assert now in str(caught.value)
     assert now in {*field_help(), "optimizer"}
 
 
@@ -274,17 +272,14 @@ def test_an_earlier_name_is_refused_with_todays(earlier, now):
     ],
 )
 def test_a_value_out_of_range(setting, bounds):
-    with raises(ConfigError, field=setting.partition("=")[0]) as caught:
+    with raises(ConfigError, field=setting.partition("=")[0], mentions=("recipe 'dvsgesture': ", bounds)):
         with_settings(load_recipe("dvsgesture"), [setting])
-    assert str(caught.value).startswith("recipe 'dvsgesture': ")
-    assert bounds in str(caught.value)
 
 
 def test_data_first_leaves_epochs_for_the_rest():
     with_settings(load_recipe("quickstart"), ["schedule.epochs=3"])
-    with raises(ConfigError, field="schedule.first_epochs") as caught:
+    with raises(ConfigError, field="schedule.first_epochs", mentions="schedule.epochs (2), got 2"):
         with_settings(load_recipe("quickstart"), ["schedule.epochs=2"])
-    assert "schedule.epochs (2), got 2" in str(caught.value)
     with_settings(load_recipe("dvsgesture"), ["schedule.epochs=1", "schedule.warmup_epochs=1"])  # without data.first
 
 
@@ -303,9 +298,8 @@ def test_a_recipe_made_in_python_can_be_checked():
         (Recipe(data=DataSettings(grid=(64,))), "data.grid", "got (64,)"),
         (Recipe(model=ModelSettings("nmnist", {"width": 3})), "model.fields.width", "'nmnist'"),
     ):
-        with raises(ConfigError, field=field) as caught:
+        with raises(ConfigError, field=field, mentions=quoted):
             check_recipe(recipe)
-        assert quoted in str(caught.value)
 
 
 # Setting and comparing
@@ -347,6 +341,5 @@ def test_settings():
     ],
 )
 def test_settings_that_make_no_sense(words, field, quoted):
-    with raises(ConfigError, field=field) as caught:
+    with raises(ConfigError, field=field, mentions=quoted):
         with_settings(load_recipe("dvsgesture"), words)
-    assert quoted in str(caught.value)

@@ -11,9 +11,9 @@ import pytest
 
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.report.curves import log_table
 from ripe_mambaspike.report.formatting import duration_text
 from ripe_mambaspike.report.run_data import read_run
-from ripe_mambaspike.report.tables import log_table
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.callback import TrainingStopped
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
@@ -226,7 +226,7 @@ def test_resuming_with_the_same_clips_in_another_folder(tiny, go, gestures, whol
     assert outcome(tmp_path / "run") == whole["plain"]
 
 
-def test_seconds_go_on(tiny, go, read_log, tmp_path):
+def test_seconds_continue_after_resuming(tiny, go, read_log, tmp_path):
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     reached = last_checkpoint(tmp_path / "run" / "checkpoints")

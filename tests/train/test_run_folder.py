@@ -58,7 +58,7 @@ def test_a_second_run_in_a_folder_is_refused(tiny, go, watching, tmp_path):
     assert not (tmp_path / "run" / ".lock").exists()
 
 
-def test_the_command_says_it_in_one_sentence(tiny_words, capsys, tmp_path):
+def test_the_command_reports_a_locked_folder_in_one_line(tiny_words, capsys, tmp_path):
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run" / ".lock", "held"):
         assert main([*tiny_words(), "--out", str(tmp_path / "run")]) == 2

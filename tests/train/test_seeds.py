@@ -41,16 +41,14 @@ def test_seeds(text, wanted):
     "text",
     ["", "-", "a", "-1", "4-0", "0-4-8", "0,", ",1", "0,1-3", "1.5", "0 1", "0..4", "²", "0,0", "0-5000", "9" * 20],
 )
-def test_other_words_are_no_seeds(text):
-    with raises(ConfigError, field="--seeds") as caught:
+def test_invalid_seeds_are_refused(text):
+    with raises(ConfigError, field="--seeds", mentions=repr(text)):
         seeds.parse_seeds(text)
-    assert repr(text) in str(caught.value)
 
 
-def test_a_range_without_end_costs_nothing():
-    with raises(ConfigError, field="--seeds") as caught:
+def test_a_huge_range_of_seeds_is_refused_at_once():
+    with raises(ConfigError, field="--seeds", mentions="1000"):
         seeds.parse_seeds("0-99999999999")
-    assert "1000" in str(caught.value)
 
 
 def test_runs_and_their_folders(tmp_path):
@@ -59,9 +57,8 @@ def test_runs_and_their_folders(tmp_path):
     assert [run.name for run in runs] == ["seed-0-fold-0", "seed-0-fold-1", "seed-7-fold-0", "seed-7-fold-1"]
     assert [(run.seed, run.fold) for run in runs] == [(0, 0), (0, 1), (7, 0), (7, 1)]
     for folds in (1, 0, -3):
-        with raises(ConfigError, field="--folds") as caught:
+        with raises(ConfigError, field="--folds", mentions=f"got {folds}"):
             seeds.plan_runs([0], folds, tmp_path)
-        assert f"got {folds}" in str(caught.value)
 
 
 def test_the_command_and_its_settings(tmp_path):
@@ -154,7 +151,7 @@ def test_runs_here_and_the_failed_one_leaves_the_others(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_so_many_at_once(tmp_path, count):
+def test_num_jobs_limits_concurrent_runs(tmp_path, count):
     """Every run notes how many marks of others it sees while its own is there."""
     runs = seeds.plan_runs(list(range(6)), None, tmp_path)
     marks = tmp_path / "marks"
@@ -178,7 +175,7 @@ def _text(path):
 
 
 @pytest.fixture
-def heeded():
+def default_sigint():
     """SIGINT as a terminal's programs have it; those that a script starts with & ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -186,7 +183,7 @@ def heeded():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-@pytest.mark.usefixtures("heeded")
+@pytest.mark.usefixtures("default_sigint")
 def test_an_interrupt_ends_started_runs(tmp_path, number):
     before = signal.getsignal(signal.SIGTERM)
     runs = seeds.plan_runs([0, 1, 2], None, tmp_path)
@@ -211,7 +208,7 @@ def test_an_interrupt_ends_started_runs(tmp_path, number):
     assert _text(runs[2].log) == ""
 
 
-def test_slurm_words():
+def test_slurm_parameters():
     assert jobs.slurm_parameters(["gpu", "timeout_min=600", "slurm_qos=long"]) == {
         "timeout_min": 600,
         "gpus_per_node": 1,
@@ -220,16 +217,14 @@ def test_slurm_words():
         "slurm_qos": "long",
     }
     for words, named in (([], "partition"), (["a=3"], "partition"), (["gpu", "fast"], "fast"), (["gpu", "x="], "x=")):
-        with raises(ConfigError, field="--slurm") as caught:
+        with raises(ConfigError, field="--slurm", mentions=named):
             jobs.slurm_parameters(words)
-        assert named in str(caught.value)
 
 
 def test_without_submitit(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with raises(InputError, field="--slurm") as caught:
+    with raises(InputError, field="--slurm", mentions="ripe-mambaspike[train]"):
         jobs.slurm_executor(tmp_path, {})
-    assert "ripe-mambaspike[train]" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -257,14 +252,12 @@ class TestSubmitit:
         assert len(reported) == 2
 
     def test_unknown_slurm_options_are_refused(self, tmp_path, monkeypatch):
-        with raises(InputError, field="--slurm") as caught:
+        with raises(InputError, field="--slurm", mentions="colour"):
             jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu", "slurm_colour": 3})
-        assert "colour" in str(caught.value)
         monkeypatch.setattr(jobs, "CLUSTER", "slurm")
         monkeypatch.setenv("PATH", str(tmp_path))
-        with raises(InputError, field="--slurm") as caught:
+        with raises(InputError, field="--slurm", mentions="srun"):
             jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu"})
-        assert "srun" in str(caught.value)
 
     def test_a_job_that_is_stopped_asks_for_itself(self):
         task = jobs.SlurmTask(["x"], "log")

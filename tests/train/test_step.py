@@ -13,12 +13,10 @@ from ripe_mambaspike.train.step import (
     split_by_decay,
 )
 
-FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
-
 
 @pytest.fixture
-def network():
-    return create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.0, **FIELDS)
+def network(make_network):
+    return make_network(drop_path_rate=0.0)
 
 
 def clips(count, seed=0):
@@ -120,8 +118,8 @@ def test_temporal_filters_can_learn_at_a_rate_of_their_own(network, lr):
     assert [float(group["lr"]) for group in groups] == pytest.approx([1e-3, 50e-3, 1e-3])
 
 
-def test_what_decays_in_a_head_with_a_hidden_layer():
-    model = create_model("dvsgesture", head_hidden_size=20, **FIELDS)
+def test_what_decays_in_a_head_with_a_hidden_layer(make_network):
+    model = make_network(head_hidden_size=20)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decayed, kept = ({names[id(p)] for p in group} for group in split_by_decay(model))
     head = {name for name in names.values() if name.startswith("head.")}

@@ -41,7 +41,7 @@ def test_the_same_run_twice_gives_the_same_bits(recorded, tiny, go, tmp_path, ou
     assert outcome(tmp_path / "run") == outcome(recorded)
 
 
-def test_a_recorded_step_is_the_step(recorded, tiny, go, tmp_path, read_log):
+def test_a_captured_step_equals_the_uncaptured_one(recorded, tiny, go, tmp_path, read_log):
     go(tiny(*ON_CUDA, "run.cuda_graph=off"), tmp_path / "run")
     assert losses(tmp_path / "run", read_log) == pytest.approx(losses(recorded, read_log), rel=1e-3)
     assert largest_difference(tmp_path / "run", recorded) < 1e-2

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,6 +186,17 @@ def test_the_folder(finished):
     ]
 
 
+@pytest.mark.parametrize(
+    ("section", "field", "value"), [("schedule", "epochs", 0), ("data", "grid", (7, 7)), ("run", "device", "tpu")]
+)
+def test_a_recipe_made_in_python_is_checked_before_anything_is_written(tiny, go, tmp_path, section, field, value):
+    recipe = tiny()
+    wrong = replace(recipe, **{section: replace(getattr(recipe, section), **{field: value})})
+    with raises(ConfigError, field=f"{section}.{field}", mentions=(value,)):
+        go(wrong, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # What a folder that holds a run is used for again.
 
 
@@ -196,9 +208,8 @@ def test_the_saved_recipe_gives_the_same_run_again(finished, go, outcome, tmp_pa
 
 def test_a_second_run_in_the_folder_is_refused(finished, tiny, go):
     before = digests(finished)
-    with raises(DataError, path=finished) as caught:
+    with raises(DataError, path=finished, mentions=(str(finished), "--resume auto")):
         go(tiny(), finished)
-    assert all(part in str(caught.value) for part in (str(finished), "--resume auto"))
     assert digests(finished) == before
 
 
@@ -239,7 +250,7 @@ def test_resumed_by_the_saved_recipe_with_other_checkpoint_minutes(finished, tin
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
-def test_a_lost_result_is_found_again(finished, tiny, go, outcome, tmp_path):
+def test_a_lost_result_is_written_again(finished, tiny, go, outcome, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     go(tiny(), tmp_path / "run", resume=True)
@@ -262,7 +273,10 @@ def steps(monkeypatch):
     return taken
 
 
-@pytest.mark.parametrize(("accumulate", "sizes"), [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), (5, [[4, 4, 3]])])
+@pytest.mark.parametrize(
+    ("accumulate", "sizes"),
+    [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), pytest.param(5, [[4, 4, 3]], marks=pytest.mark.slow)],
+)
 def test_every_clip_counts_once_an_epoch(tiny, go, steps, tmp_path, accumulate, sizes):
     recipe = tiny(f"schedule.grad_accum_steps={accumulate}", "loss.passes=1", *PLAIN)
     go(recipe, tmp_path / "run")
@@ -301,9 +315,8 @@ def test_a_class_without_an_opposite_is_named_before_anything_is_learned(tiny, g
     monkeypatch.setattr(
         Clips, "classes", property(lambda self: ("left", "up"), lambda self, value: None), raising=False
     )
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, field="augmentation.mirror_pairs"):
         go(tiny("augmentation.mirror_pairs=[up]"), tmp_path / "run")
-    assert caught.value.field == "augmentation.mirror_pairs"
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
-from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.registry import meta_model
 
 BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 
@@ -23,12 +21,6 @@ class Parameters:
     def weight_bytes(self) -> dict[str, int]:
         """The parameter count of the deployed network."""
         return {kind: size * self.deployed for kind, size in BYTES.items()}
-
-
-def meta_model(config: ModelConfig, form: str | None = None) -> Model:
-    """The network on the meta device: for counting only."""
-    with torch.device("meta"):
-        return build(config.replace(form=form) if form else config, config.architecture)
 
 
 def count_parameters(config: ModelConfig) -> Parameters:

@@ -7,7 +7,6 @@ complete. A marker file names its archive, so that a second call has nothing to 
 import bz2
 import copy
 import gzip
-import hashlib
 import lzma
 import re
 import shutil
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
+from ripe_mambaspike.data.store import file_checksum
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import locked
 from ripe_mambaspike.schema import Document, read_json
@@ -127,12 +127,7 @@ def extract(path: str | Path, folder: str | Path) -> Path:
 
 def archive_checksum(path: Path, kind: str) -> str:
     """The checksum of a file in the form `kind:digest`; `kind` is md5 or sha256."""
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
-    except OSError as error:
-        raise DataError.expected("file", "a readable file", error, path=path) from error
-    return f"{kind}:{digest.hexdigest()}"
+    return f"{kind}:{file_checksum(path, kind)}"
 
 
 def check_free_space(folder: Path, needed: int, what: str) -> None:

@@ -58,10 +58,8 @@ class EventDataset:
     """Recordings and labels by index. Files are memory-mapped on first use, in each process."""
 
     def __init__(self, store: EventStore, partition: str, split: str, members: NDArray[np.int64]) -> None:
-        self.store = store
-        self.partition = partition
-        self.split = split
-        self.members = members
+        self.store, self.partition, self.split, self.members = store, partition, split, members
+        self.name, self.classes, self.sensor_size = store.name, store.classes, store.sensor_size
         self._shards: dict[int, NDArray[np.void]] = {}
 
     def __len__(self) -> int:
@@ -78,14 +76,6 @@ class EventDataset:
         return {**self.__dict__, "_shards": {}}
 
     @property
-    def name(self) -> str:
-        return self.store.name
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.store.classes
-
-    @property
     def labels(self) -> NDArray[np.int64]:
         return self.store.labels[self.members]
 
@@ -93,10 +83,6 @@ class EventDataset:
     def names(self) -> list[str]:
         every = self.store.index.clips.name
         return [every[clip] for clip in self.members]
-
-    @property
-    def sensor_size(self) -> tuple[int, int]:
-        return self.store.sensor_size
 
 
 class BinnedDataset:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ripe_mambaspike.data.building import Progress, ShardNote, ShardTask, build_store, locked_folder, write_shard
 from ripe_mambaspike.data.listing import UNSPLIT, Clip, Listing, SourceFile, without_files
 from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
-from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, make_current, open_store, pack_events
+from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, make_current, open_store, to_stored
 from ripe_mambaspike.data.store_index import describe_listing, describe_partitions, key_of
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
@@ -180,7 +180,7 @@ def make_file_shard(task: FileShardTask) -> None:
         sensors.see(recording, source.path)
         outside += left
         for clip, (part, start) in zip(source.clips, parts, strict=True):
-            packed.append(pack_events(part.events, start))
+            packed.append(to_stored(part.events, start))
             clips.append({"name": clip.name, "label": clip.label, "events": len(part), "start_us": start})
     left_out = [clip.name for source in task.sources if source.path in unreadable for clip in source.clips]
     facts = {"troubles": troubles, "unreadable": unreadable, "left_out": left_out, "outside_crop": outside}

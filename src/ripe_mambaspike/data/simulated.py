@@ -29,7 +29,7 @@ from ripe_mambaspike.data.sets.simulated import (
     recipe_key,
 )
 from ripe_mambaspike.data.simulated_checks import check_made, duration_us
-from ripe_mambaspike.data.store import EventStore, make_current, pack_events
+from ripe_mambaspike.data.store import EventStore, make_current, to_stored
 from ripe_mambaspike.data.store_index import describe_listing, describe_partitions
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
@@ -206,7 +206,7 @@ def simulate_shard(task: SimulatedShardTask) -> None:
         {"name": clip.name, "label": clip.label, "events": len(events), "start_us": 0}
         for clip, events in zip(task.clips, made, strict=True)
     ]
-    write_shard(task, [pack_events(events, 0) for events in made], clips)
+    write_shard(task, [to_stored(events, 0) for events in made], clips)
 
 
 def clip_seed(seed: int, name: str) -> int:

@@ -5,9 +5,7 @@ lowest bit), `index.json` (names, labels, splits, offsets, checksums). A store t
 """
 
 import hashlib
-import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from ripe_mambaspike.data.sets.registry import dataset_info
 from ripe_mambaspike.data.store_index import HINT, INDEX, SPLIT_LETTERS, StoreIndex, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.files import atomic_write, open_regular, read_regular
 
 STORED_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
 CURRENT = "current"
@@ -31,7 +29,7 @@ READ_ERRORS = (
 MAX_TIMED_CLIPS = 2000  # clips whose durations give the median
 
 
-def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
+def to_stored(events: Events, start_us: int) -> NDArray[np.void]:
     """Ordered events → as stored."""
     packed = np.empty(len(events), STORED_EVENT)
     packed["t"] = events["t"] - start_us
@@ -40,7 +38,7 @@ def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
     return packed
 
 
-def unpack_events(packed: NDArray[np.void], start_us: int = 0) -> Events:
+def from_stored(packed: NDArray[np.void], start_us: int = 0) -> Events:
     """As stored → events, `start_us` added to their times."""
     events = np.empty(len(packed), EVENT)
     events["x"] = packed["x"]
@@ -85,7 +83,7 @@ class EventStore:
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
         clips = self.index.clips
-        events = unpack_events(self._stored(number, {} if shards is None else shards))
+        events = from_stored(self._stored(number, {} if shards is None else shards))
         metadata: dict[str, Any] = {"name": clips.name[number], "start_us": clips.start_us[number]}
         if self.crop is not None:
             metadata["crop"] = self.crop
@@ -209,13 +207,11 @@ def compare_source(store: EventStore, root: Path) -> str:
     return "unchanged"
 
 
-def file_checksum(path: Path) -> str:
+def file_checksum(path: Path, kind: str = "sha256") -> str:
+    """The checksum of a regular file; `kind` is sha256 or md5."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading a pipe would never end
-                raise DataError.expected("file", "a regular file", "something else", path=path)
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     except (OSError, ValueError) as error:  # ValueError: a name that the system cannot represent
         reason = error if isinstance(error, OSError) else str(error)
         raise DataError.expected("file", "a readable file", reason, path=path) from error

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.source import MAX_TIME, TIME_UNITS, EventSource
 
 MAX_COORDINATE = 65535
@@ -91,9 +91,7 @@ class ColumnConverter:
         if off.any():
             self.source.leave_out(off.sum(), OFF_ANY_SENSOR)
             x, y, t, p = x[~off], y[~off], t[~off], p[~off]
-        events = np.empty(len(t), EVENT)
-        events["x"], events["y"], events["t"], events["p"] = x, y, t, p > 0
-        return events
+        return pack_events(x, y, t, p > 0)
 
     def _whole(
         self, name: str, column: NDArray[Any], start: int, low: float = -np.inf, high: float = np.inf

@@ -49,10 +49,10 @@ class Captured:
         """Logits, and the firing rates if they were asked for when it was captured."""
         expected = self.example
         if x.shape != expected.shape or x.dtype != expected.dtype or x.device != expected.device:
-            raise InputError(
-                f"x: expected {tuple(expected.shape)} {expected.dtype} on {expected.device}, as captured, "
-                f"got {tuple(x.shape)} {x.dtype} on {x.device}",
-                field="x",
+            raise InputError.expected(
+                "x",
+                f"{tuple(expected.shape)} {expected.dtype} on {expected.device}, as captured",
+                f"{tuple(x.shape)} {x.dtype} on {x.device}",
             )
         check_finite(x)
         if self._graph is None:

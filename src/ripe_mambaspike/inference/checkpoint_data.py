@@ -31,11 +31,7 @@ def data_settings_of(
     recipe = run_data_settings(folder)
     known = labels.set or dataset
     if known is None:
-        raise WeightsError(
-            f"{folder}: --dataset: expected a name, since the network does not know its own, got none",
-            field="--dataset",
-            path=folder,
-        )
+        raise WeightsError.expected("--dataset", "a name, since the network does not know its own", "none", path=folder)
     settings = DataSettings(dataset=known, partition=labels.partition)
     if recipe is not None and dataset in (None, labels.set):
         settings = recipe
@@ -66,11 +62,12 @@ def data_settings_of(
     if elsewhere or not store_keys(home):  # opening it raises where nothing is prepared there
         return asked
     command = "sim make" if dataset_info(asked.dataset).simulated else "data prepare"
-    raise DataError(
-        f"{home}: store: expected {trained}, which {folder} was trained on, got {describe_keys(home)}; make it again "
-        f"by `ripe {command} {asked.dataset}` with the same options, or choose another by --store KEY",
-        field="store",
+    raise DataError.expected(
+        "store",
+        f"{trained}, which {folder} was trained on",
+        describe_keys(home),
         path=home,
+        hint=f"make it again by `ripe {command} {asked.dataset}` with the same options, or choose one by --store KEY",
     )
 
 
@@ -102,10 +99,10 @@ def open_data_for(folder: Path, labels: Labels, settings: DataSettings) -> Train
     """The dataset; an error unless it has the network's classes."""
     data = open_data(settings)
     if data.classes != labels.classes:
-        raise WeightsError(
-            f"{folder}: classes: expected the {len(data.classes)} of {settings.dataset} "
-            f"({', '.join(data.classes[:3])}, …), got {len(labels.classes)} ({', '.join(labels.classes[:3])}, …)",
-            field="classes",
+        raise WeightsError.expected(
+            "classes",
+            f"the {len(data.classes)} of {settings.dataset} ({', '.join(data.classes[:3])}, …)",
+            f"{len(labels.classes)} ({', '.join(labels.classes[:3])}, …)",
             path=folder,
         )
     return data
@@ -115,7 +112,5 @@ def split_of(data: TrainingData, part: str) -> Clips:
     """One split of the dataset by its name: train, val or test."""
     found = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[part]()
     if found is None:
-        raise WeightsError(
-            f"--split: expected one with clips in {data.settings.dataset}, got {part!r}", field="--split"
-        )
+        raise WeightsError.expected("--split", f"one with clips in {data.settings.dataset}", repr(part))
     return found

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.binning import bin_events
@@ -84,25 +84,23 @@ class Classifier:
         }
 
 
-def load_network(
-    path: str | Path,
-    *,
-    time_steps: int | None = None,
-    grid: int | None = None,
-    sensor_size: Size | None = None,
-    crop: Crop | None = None,
-    device: str | None = None,
-) -> Classifier:
-    """The network of a run or a saved folder; without `labels.json` classes are numbers, and the config gives the bins.
+class BinningOptions(TypedDict, total=False):
+    """What a caller can choose instead of the binning of training."""
 
-    `sensor_size` (width, height) and `crop` (x, y, width, height) are for recordings of another sensor than the one
-    that it was trained on.
-    """
+    time_steps: int | None
+    grid: int | None  # its side
+    sensor_size: Size | None  # for recordings of another sensor
+    crop: Crop | None
+
+
+def load_network(path: str | Path, *, device: str | None = None, **binning: Unpack[BinningOptions]) -> Classifier:
+    """The network of a run or a saved folder; without `labels.json`, classes are numbers, bins the config's."""
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.nn.eval_mode import choose_device
 
     folder = find_checkpoint(path)
     model = from_pretrained(folder)
+    time_steps, grid = binning.get("time_steps"), binning.get("grid")
     config, labels = model.config, model.labels
     own_steps, own_grid = (labels.time_steps, labels.grid) if labels else (config.time_steps, config.in_size)
     if labels is not None and config.max_time_steps is not None and own_steps > config.max_time_steps:
@@ -114,19 +112,17 @@ def load_network(
         )
     max_steps = config.max_time_steps or MAX_TIME_STEPS
     if time_steps is not None and not 1 <= time_steps <= max_steps:
-        raise InputError(
-            f"time_steps: expected 1 to {max_steps} for the network of {folder}, got {time_steps}", field="time_steps"
-        )
+        raise InputError.expected("time_steps", f"1 to {max_steps} for the network of {folder}", time_steps)
     if grid is not None and not MIN_SIDE <= grid <= MAX_SIDE:
-        raise InputError(f"grid: expected a side from {MIN_SIDE} to {MAX_SIDE}, got {grid}", field="grid")
+        raise InputError.expected("grid", f"a side from {MIN_SIDE} to {MAX_SIDE}", grid)
     return make_classifier(
         model if device is None else model.to(choose_device(device)),
         labels,
         own_steps if time_steps is None else time_steps,
         own_grid if grid is None else (grid, grid),
         grid_given=grid is not None,
-        sensor_size=sensor_size,
-        crop=crop,
+        sensor_size=binning.get("sensor_size"),
+        crop=binning.get("crop"),
     )
 
 
@@ -192,7 +188,7 @@ def fit_recording(classifier: Classifier, recording: Recording) -> Recording:
 def make_clip(classifier: Classifier, recording: Recording) -> "Tensor":
     """The recording's events as the network's input: counts [T, 2, H, W] float32."""
     if not len(recording):
-        raise InputError("recording: expected at least one event, got no events", field="recording")
+        raise InputError.expected("recording", "at least one event", "no events")
     recording = fit_recording(classifier, recording)
     check_grid(classifier, recording.sensor_size)
     _check_polarity(recording)
@@ -209,10 +205,11 @@ def check_grid(classifier: Classifier, binned_size: Size) -> None:
     if classifier.region.binned_size == binned_size and not (classifier.sensor_given or classifier.crop_given):
         return
     fits, largest = max(MIN_SIDE, min(across, down)), max(height, width)
-    raise InputError(
-        f"grid: expected at most the {across}×{down} pixels of the sensor, got the network's {width}×{height}; "
-        f"for ripe predict, stream and serve, --grid {fits} fits the sensor and --grid {largest} keeps the network's",
-        field="grid",
+    raise InputError.expected(
+        "grid",
+        f"at most the {across}×{down} pixels of the sensor",
+        f"the network's {width}×{height}",
+        hint=f"for ripe predict, stream and serve, --grid {fits} fits the sensor, --grid {largest} keeps the network's",
     )
 
 
@@ -238,6 +235,4 @@ def _check_polarity(recording: Recording) -> None:
     polarity = recording.events["p"]
     if len(polarity) >= MIN_POLARITY_EVENTS and (polarity[0] == polarity).all():
         kind = "ON" if polarity[0] else "OFF"
-        raise InputError(
-            f"polarity: expected events of both polarities, got {len(polarity):,} that are all {kind}", field="polarity"
-        )
+        raise InputError.expected("polarity", "events of both polarities", f"{len(polarity):,} that are all {kind}")

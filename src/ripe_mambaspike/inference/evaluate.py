@@ -81,7 +81,7 @@ def evaluate(
     model = model.to(target)
     scores = evaluate_batches(model, batches, len(data.classes), CapturedShapes(model).run)
     if not math.isfinite(scores.loss):  # a clip without finite logits would count as its first class
-        raise WeightsError(f"{folder}: logits: expected finite numbers, got others", field="logits", path=folder)
+        raise WeightsError.expected("logits", "finite numbers", "others", path=folder)
     return CheckpointEvaluation(
         str(checkpoint), model.config.form, settings.dataset, data.partition, data.store.key, trained, split, shuffle,
         data.classes, scores, store_note(trained, data),

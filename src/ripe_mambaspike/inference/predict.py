@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ripe_mambaspike.errors import WeightsError
 from ripe_mambaspike.events.binning import step_bounds
+from ripe_mambaspike.events.incremental import edge_of
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.inference.classifier import (
     Classifier,
@@ -76,7 +77,7 @@ def predict(network: "Classifier | Model", recording: Recording | str | Path) ->
         warn_about(recording, sentence)
     clip = torch.softmax(clip_logits(logits)[0], -1)
     if not clip.isfinite().all():
-        raise WeightsError("logits: expected finite numbers, got some that are not", field="logits")
+        raise WeightsError.expected("logits", "finite numbers", "some that are not")
     running = _running_probabilities(logits[0])
     running[-1] = clip
     names, edges = classifier.class_names, step_edges(recording, len(running), classifier.bin_by)
@@ -92,7 +93,7 @@ def step_edges(recording: Recording, time_steps: int, bin_by: Literal["time", "c
     """The T + 1 edges of the steps in µs, as `bin_events` divides the recording."""
     start, stop = recording.first_us, recording.last_us + 1
     if bin_by == "time":
-        return [start + -(-index * (stop - start) // time_steps) for index in range(time_steps + 1)]
+        return [edge_of(start, stop - start, time_steps, index) for index in range(time_steps + 1)]
     ordered = recording.ordered()
     times = ordered["t"]
     bounds = step_bounds(ordered, time_steps, "count", None, None, None)

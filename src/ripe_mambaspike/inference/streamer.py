@@ -11,18 +11,18 @@ The final prediction of a window is bit-identical to that of `predict` on the wi
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, WeightsError
-from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline, check_types
+from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, check_types
 from ripe_mambaspike.events.recording import Events, Recording, check_inside
 from ripe_mambaspike.events.region import crop_events
 from ripe_mambaspike.inference.classifier import Classifier, check_grid
 from ripe_mambaspike.inference.stream.causal import CausalStream
-from ripe_mambaspike.inference.stream.windows import SlidingWindows, WindowResult
+from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowResult
+from ripe_mambaspike.inference.stream.windows import SlidingWindows
 from ripe_mambaspike.models.base import clip_logits, require_unmodified
 from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -53,16 +53,6 @@ class StreamPrediction:
         return self.step == self.time_steps
 
 
-class StreamProcessor(Timeline, Protocol):
-    """Runs the network on closed bins: on overlapping windows, or continuously for a causal network."""
-
-    silent: int  # windows without an event, which get no prediction
-
-    def process(self, part: ClosedBin) -> list[WindowResult]: ...
-
-    def finish_pending(self) -> None: ...
-
-
 class Streamer:
     """Events in packets of any size → a prediction every hop, once the first window is full.
 
@@ -88,7 +78,9 @@ class Streamer:
         self.classifier = classifier
         self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
         self._attention = attention
-        self._processor = self._make_processor(early)
+        assert isinstance(classifier.model, RipeMambaSpike)
+        kind = CausalStream if classifier.model.config.causal else SlidingWindows
+        self._processor: StreamProcessor = kind(classifier, window_us, hop_us, early)
         crop = classifier.crop
         self._binner = IncrementalBinner(sensor_size if crop is None else crop[2:], self._processor, classifier.grid)
 
@@ -134,27 +126,13 @@ class Streamer:
         if len(events):
             yield from self._binner.advance(int(events["t"].max()))
 
-    def _make_processor(self, early: bool) -> StreamProcessor:
-        classifier, model = self.classifier, self.classifier.model
-        assert isinstance(model, RipeMambaSpike)
-        kind = CausalStream if model.config.causal else SlidingWindows
-        return kind(
-            model,
-            classifier.grid,
-            window_us=self.window_us,
-            hop_us=self.hop_us,
-            time_steps=classifier.time_steps,
-            binary=classifier.binary,
-            early=early,
-        )
-
     def _predictions(self, part: ClosedBin) -> list[StreamPrediction]:
         return [self._prediction(result) for result in self._processor.process(part)]
 
     def _prediction(self, result: WindowResult) -> StreamPrediction:
         shares = torch.softmax(clip_logits(result.logits)[0], -1)
         if not shares.isfinite().all():
-            raise WeightsError("logits: expected finite numbers, got some that are not", field="logits")
+            raise WeightsError.expected("logits", "finite numbers", "some that are not")
         best, probabilities = int(shares.argmax()), tuple(shares.tolist())
         return StreamPrediction(
             result.start_us,
@@ -180,7 +158,7 @@ def _as_int(name: str, value: object) -> int:
 def _as_size(value: object) -> tuple[int, int]:
     """A sensor's (width, height)."""
     if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(side, Integral) for side in value):
-        raise InputError(f"sensor_size: expected (width, height) in ints, got {value!r}", field="sensor_size")
+        raise InputError.expected("sensor_size", "(width, height) in ints", repr(value))
     return int(value[0]), int(value[1])
 
 
@@ -199,27 +177,23 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
     model, steps = classifier.model, classifier.time_steps
     if not isinstance(model, RipeMambaSpike):
         name = getattr(model, "name", type(model).__name__)
-        raise InputError(
-            f"model: expected a RIPE-MambaSpike network, which can run by steps, got '{name}'", field="model"
-        )
+        raise InputError.expected("model", "a RIPE-MambaSpike network, which can run by steps", f"'{name}'")
     require_unmodified(model, "stream")
     if classifier.bin_by != "time":
-        raise InputError(
-            f"bin_by: expected a network trained on bins by time, got one by {classifier.bin_by}, whose bins are known "
-            "only when a recording has ended",
-            field="bin_by",
+        raise InputError.expected(
+            "bin_by",
+            "a network trained on bins by time",
+            f"one by {classifier.bin_by}, whose bins are known only when a recording has ended",
         )
     if not steps <= window_us <= MAX_WINDOW_US:
-        raise InputError(
-            f"window_us: expected {steps} (1 µs for each step) to {MAX_WINDOW_US}, got {window_us}", field="window_us"
-        )
+        raise InputError.expected("window_us", f"{steps} (1 µs for each step) to {MAX_WINDOW_US}", window_us)
     if hop_us < 1:
-        raise InputError(f"hop_us: expected at least 1, got {hop_us}", field="hop_us")
+        raise InputError.expected("hop_us", "at least 1", hop_us)
     if (windows := -(-window_us // hop_us)) > MAX_WINDOWS:
-        raise InputError(
-            f"hop_us: expected one that makes at most {MAX_WINDOWS} windows of {window_us} µs overlap, "
-            f"got {hop_us}, which makes {windows}",
-            field="hop_us",
+        raise InputError.expected(
+            "hop_us",
+            f"one that makes at most {MAX_WINDOWS} windows of {window_us} µs overlap",
+            f"{hop_us}, which makes {windows}",
         )
     classifier.region.check_size(sensor_size)
     check_grid(classifier, sensor_size if classifier.crop is None else classifier.crop[2:])

@@ -75,7 +75,7 @@ def check_host(host: str) -> str:
     """The host to bind to, checked: an address or a name without port or path."""
     plain = host.strip("[]")
     if not plain or any(sign in plain for sign in "/@?# \0") or (":" in plain and not _is_ipv6(plain)):
-        raise InputError(f"host: expected an address or the name of this machine, got '{host}'", field="host")
+        raise InputError.expected("host", "an address or the name of this machine", f"'{host}'")
     return plain
 
 

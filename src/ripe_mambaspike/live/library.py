@@ -49,9 +49,7 @@ def list_recordings(folder: Path, count: int) -> tuple[list[ListedRecording], in
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(
-            f"recordings: expected a folder that can be listed, got {str(folder)!r} ({error})", field="recordings"
-        ) from error
+        raise InputError.expected("recordings", "a folder that can be listed", f"{str(folder)!r} ({error})") from error
     return rows, len(paths)
 
 
@@ -94,14 +92,9 @@ class RecordingLibrary:
         """The recording with this number or key. The viewer calls `release` when done."""
         if key not in self._open:
             if isinstance(key, str):
-                raise InputError(
-                    "upload: expected one that is still kept, got another; upload it again", field="upload"
-                )
+                raise InputError.expected("upload", "one that is still kept", "another", hint="upload it again")
             if not 0 <= key < len(self.listed):
-                raise InputError(
-                    f"recording: expected the number of one of the {len(self.listed)} listed, got {key}",
-                    field="recording",
-                )
+                raise InputError.expected("recording", f"the number of one of the {len(self.listed)} listed", key)
             await self._open_listed(key, self.listed[key])
         recording = self._open[key]
         self._open.move_to_end(key)

@@ -101,7 +101,7 @@ class ConnectionCounter:
         return self._add(transport, key, True)
 
     def refuse(self, transport: Hashable, key: str) -> bool:
-        """Count a refused connection; returns whether it may be told the reason."""
+        """Count a refused connection; returns whether it gets the reason."""
         self.refused += 1
         if self._warnings.take(time.monotonic()):
             LOG.warning("%s has %d connections, the maximum; %d refused so far", key, self.limit, self.refused)

@@ -75,7 +75,7 @@ def read_command(text: str) -> ViewerCommand:
     try:
         return _COMMANDS.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InputError(f"message: expected an object with 'do' and 'value', got {error}", field="message") from None
+        raise InputError.expected("message", "an object with 'do' and 'value'", str(error)) from None
 
 
 # To a viewer

@@ -101,13 +101,11 @@ def read_bounded(
         pieces.append(piece.copy())
         count += len(piece)
         if count > max_events:
-            raise ReadError(f"{path}: events: expected at most {max_events:,}, got more", field="events", path=path)
+            raise ReadError.expected("events", f"at most {max_events:,}", "more", path=path)
     recording = opened.recording(np.concatenate(pieces)).ordered()
     if recording.duration_us > max_seconds * 1_000_000:
-        raise ReadError(
-            f"{path}: duration: expected at most {max_seconds:,} s, got {recording.duration_us / 1e6:,.0f} s",
-            field="duration",
-            path=path,
+        raise ReadError.expected(
+            "duration", f"at most {max_seconds:,} s", f"{recording.duration_us / 1e6:,.0f} s", path=path
         )
     return recording
 

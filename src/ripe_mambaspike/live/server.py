@@ -195,13 +195,11 @@ async def _welcome(service: Service, socket: "WebSocket") -> RecordingLibrary | 
 def listen(host: str, port: int) -> sockets.socket:
     """A listening socket."""
     if not 0 <= port <= 65535:
-        raise InputError(f"port: expected 0 (any free one) to 65535, got {port}", field="port")
+        raise InputError.expected("port", "0 (any free one) to 65535", port)
     try:
         found = sockets.getaddrinfo(host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InputError(
-            f"host: expected an address of this machine, such as 127.0.0.1, got '{host}'", field="host"
-        ) from error
+        raise InputError.expected("host", "an address of this machine, such as 127.0.0.1", f"'{host}'") from error
     family, _, _, _, address = found[0]
     try:
         made = sockets.create_server(address[:2], family=family)
@@ -209,7 +207,7 @@ def listen(host: str, port: int) -> sockets.socket:
         return made
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error  # its own text names the address once more
-        raise InputError(f"port: expected one that is free, got {port} on {host} ({reason})", field="port") from error
+        raise InputError.expected("port", "one that is free", f"{port} on {host} ({reason})") from error
 
 
 def make_server(app: "Starlette", limits: ServerLimits, counter: ConnectionCounter | None = None) -> Any:

@@ -101,7 +101,7 @@ class Viewer:
             try:
                 text = message.get("text")
                 if text is None:
-                    raise InputError("message: expected text, got bytes", field="message")
+                    raise InputError.expected("message", "text", "bytes")
                 await self._execute(read_command(text))
             except RipeError as error:
                 await self._send(error_message(str(error)))
@@ -119,13 +119,13 @@ class Viewer:
                 if command.value and self._recording is not None:
                     self._sent = 0  # predictions that were sent without it are sent again
             case _ if self._clock is None or self._recording is None:
-                raise InputError("recording: expected one that is being played, got none", field="recording")
+                raise InputError.expected("recording", "one that is being played", "none")
             case _:
                 self._set_clock(_change_clock(self._clock, command, _now()))
 
     async def _watch_live(self) -> None:
         if self._live is None:
-            raise InputError("live: expected a server with a live source (ripe serve --source), got none", field="live")
+            raise InputError.expected("live", "a server with a live source (ripe serve --source)", "none")
         self._stop_watching()
         self._watching_live, self._sent, self._last_frame, self._skipped = True, self._live.next_number(), 0, 0
         self._live.viewers += 1

@@ -4,22 +4,14 @@ import logging
 from types import FunctionType
 from typing import Any
 
-import torch
 from torch import nn
 
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.nn.modified import Modification
 
 LOG = logging.getLogger("ripe_mambaspike")
 IGNORED_SETTINGS = {"training", "momentum", "num_batches_tracked", "drop_rates"}  # of training alone
 SIMPLE_TYPES = (bool, int, float, str, tuple, list, FunctionType, type(None))
-
-
-def meta_copy(model: Model) -> Model:
-    """The network that the config builds, on the meta device."""
-    with torch.device("meta"):
-        return build(model.config, model.name)
 
 
 def sync_num_classes(model: Model) -> None:

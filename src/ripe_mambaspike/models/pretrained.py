@@ -25,10 +25,10 @@ from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.files import earlier_versions, make_folder, read_regular, write_together
 from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import Form, ModelConfig
-from ripe_mambaspike.models.config_check import difference_from_config, meta_copy, sync_num_classes
+from ripe_mambaspike.models.config_check import difference_from_config, sync_num_classes
 from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE, Labels, packed_labels, read_labels
 from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
-from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 from ripe_mambaspike.schema import read_json
 
@@ -118,8 +118,7 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
         raise ConfigError.expected("form", f"one of {', '.join(get_args(Form))}", form)
     if form is not None and form != config.form:
         raise WeightsError.expected("form", repr(form), config.form, path=folder)
-    with torch.device("meta"):
-        model = build(config, document.name or document.architecture)
+    model = meta_model(config, name=document.name)
     path = folder / WEIGHTS_FILE
     data = _read_weights(folder, document.weights.sha256, _max_weight_bytes(model, document.dtype))
     if data is None:
@@ -192,7 +191,7 @@ def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> N
 
 def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | None, folder: Path) -> None:
     """Raise unless the config and these tensors rebuild this network."""
-    built = meta_copy(model)
+    built = meta_model(model.config, name=model.name)
     origin = str(folder / WEIGHTS_FILE)
     check_weights(built, tensors if precision is None else from_file(tensors, precision, origin), origin)
     if (found := difference_from_config(model, built)) is not None:

@@ -96,6 +96,12 @@ def build(config: ModelConfig, name: str) -> Model:
     return ARCHITECTURES[config.architecture].model(config, name)
 
 
+def meta_model(config: ModelConfig, form: str | None = None, name: str | None = None) -> Model:
+    """The network on the meta device, without memory: to be counted, compared or given its weights."""
+    with torch.device("meta"):
+        return build(config.replace(form=form) if form else config, name or config.architecture)
+
+
 def create_model(name: str, *, seed: int | None = None, **overrides: Any) -> Model:
     """A network by name; any field of its config may be overridden.
 

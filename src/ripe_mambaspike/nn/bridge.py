@@ -40,7 +40,8 @@ def rates_on_grid(
         return rates, {"count": count}
     before = RateState(initial_state["count"], initial_state["weight"]) if initial_state else None
     rates, left = leaky_rates(pooled, decay, before)
-    return rates, left._asdict()
+    assert left.weight is not None
+    return rates, {"count": left.count, "weight": left.weight}
 
 
 def _rows(x: Tensor) -> Tensor:

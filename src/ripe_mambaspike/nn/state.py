@@ -3,7 +3,7 @@
     {"stages.0.first_neuron.membrane": [B, C, H, W], "bridge.rates.2.count": [B, C, h, w], ...}
 
 Every tensor has the batch first; feature maps are [B, C, H, W]. An empty dictionary, or None, is the start of a
-recording. A state is never changed in place.
+recording. A state is not changed in place, but for streams of windows, which ask for it (`rows` of `run_front_end`).
 """
 
 from collections.abc import Collection

@@ -60,7 +60,7 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
         log_once(f"no kernel computes in {str(dtype).removeprefix('torch.')}; using the reference path")
         return None
     if chosen == "native" and x.device.type != "cpu":  # C++ would dereference another device's pointers
-        raise ConfigError(f"kernels: expected a tensor on the CPU for 'native', got {x.device.type}", field="kernels")
+        raise ConfigError.expected("kernels", "a tensor on the CPU for 'native'", x.device.type)
     if chosen in MODULES:
         return chosen
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
@@ -133,5 +133,5 @@ def log_once(line: str) -> None:
 
 def _checked(given: str, what: str) -> str:
     if given not in CHOICES:
-        raise ConfigError(f"{what}: expected one of {', '.join(CHOICES)}, got {given!r}", field=what)
+        raise ConfigError.expected(what, f"one of {', '.join(CHOICES)}", repr(given))
     return given

@@ -136,11 +136,9 @@ class Operator:
         kind = self._kind(i)
         rows = getattr(getattr(i, "initial_state", None), "rows", getattr(i, "state_rows", None))
         if rows is not None and (kind != "native" or i.output_final_state):
-            raise InputError(
-                f"state_rows: expected the C++ operators, which update the state in place and return none, got {kind} "
-                f"operators and output_final_state={i.output_final_state}",
-                field="state_rows",
-            )
+            wanted = "the C++ operators, which update the state in place and return none"
+            got = f"{kind} operators and output_final_state={i.output_final_state}"
+            raise InputError.expected("state_rows", wanted, got)
         if kind != "plain":
             return implementation(kind, self.folder, self.name)(i)
         return _as_operator_outputs(self.reference(i), self.fake(i))
@@ -174,7 +172,7 @@ class Operator:
         values = dict(zip(self.names, inputs, strict=True))
         for one in self.state:
             if values[one] is not None and values[one] is not False:
-                raise InputError(f"{one}: expected none where gradients are computed, got one", field=one)
+                raise InputError.expected(one, "none where gradients are computed", "one")
         ctx.set_materialize_grads(False)
         results = dict(zip(self.outputs, _as_tuple(output), strict=True))
         ctx.save_for_backward(*(values[one] for one in self.tensors), *(results[one] for one in self.saved))
@@ -291,10 +289,8 @@ def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> 
         rows = first_step[:, None] + torch.arange(steps, device=first_step.device)
         return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
     if first_step + steps > len(table):
-        raise InputError(
-            f"first_step: expected first_step + steps up to {len(table)}, got {first_step} + {steps}",
-            field="first_step",
-        )
+        wanted = f"first_step + steps up to {len(table)}"
+        raise InputError.expected("first_step", wanted, f"{first_step} + {steps}")
     return table[first_step : first_step + steps].contiguous()
 
 

@@ -14,6 +14,11 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
+def sum_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of sums and states of x: float64 for float64, else float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def like_input(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x in the input's dtype; unchanged if the input had integers."""
     return x.to(dtype) if dtype.is_floating_point else x

@@ -8,7 +8,7 @@ from typing import Any
 from ripe_mambaspike.data.samples import sample_clips
 from ripe_mambaspike.data.settings import read_data_settings
 from ripe_mambaspike.errors import InputError, RipeError
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.report.curves import filter_charts, log_charts, log_table, rate_charts
 from ripe_mambaspike.report.formatting import report_templates
 from ripe_mambaspike.report.observe import Clip, Observed, cost, observe
@@ -48,13 +48,7 @@ def write_report(
     run = read_run(Path(folder))
     clips = _test_clips(run, root, samples) if clips is None else clips
     page = make_page(run, None if clips is None else _pick_evenly(clips, samples))
-    path = run.folder / REPORT_FILE
-    try:
-        with atomic_write(path) as file:
-            file.write(page)
-    except OSError as error:
-        raise InputError(f"{path}: expected a writable file, got {error.strerror or error}", path=path) from error
-    return path
+    return write_file(run.folder / REPORT_FILE, page)
 
 
 def make_page(run: RunData, clips: list[Clip] | None) -> bytes:

@@ -7,9 +7,10 @@ from ripe_mambaspike.data.settings import describe_grid
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train.callback import Callback, SilentCallback
+from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes
 from ripe_mambaspike.train.recipe import Recipe
-from ripe_mambaspike.train.recipes import load_recipe
+from ripe_mambaspike.train.recipes import check_recipe, load_recipe
 from ripe_mambaspike.train.run_folder import CHECKPOINTS, RECIPE_FILE, check_same, lock_folder, with_grid_of, with_store
 from ripe_mambaspike.train.threads import run_threads
 from ripe_mambaspike.train.training_run import TrainingRun
@@ -31,7 +32,10 @@ def train(
     callback: is called after every step and epoch
     stop_requested: is asked after every step; when true, the state is saved and `TrainingStopped` raised
     """
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    if isinstance(recipe, Recipe):
+        check_recipe(recipe)
+    else:
+        recipe = load_recipe(recipe)
     folder = Path("runs") / recipe.name if out is None else Path(out)
     callback = callback or SilentCallback()
     with lock_folder(folder, processes), run_threads(recipe.run.threads):
@@ -46,7 +50,10 @@ def train(
             if (result := read_result(folder)) is not None:
                 callback.on_message(f"{folder}: the run has already finished; this is its result")
                 return result
-            recipe = with_store(recipe, recipe.data.store or saved.data.store)
+            store = recipe.data.store or saved.data.store
+            if store is None and (found := last_checkpoint(folder / CHECKPOINTS)) is not None:
+                store = found.document.store
+            recipe = with_store(recipe, store)
         processes.wait()  # all have checked the folder before one writes there
         run = TrainingRun(recipe, folder, callback, stop_requested, processes=processes)
         if recipe.data.grid is None:

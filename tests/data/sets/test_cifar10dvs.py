@@ -66,7 +66,7 @@ def test_fixed_lists(whole, partition):
 
 
 @pytest.mark.parametrize("prefix", ["", "data/cifar/", "a b/"])
-def test_neither_the_place_nor_the_order_of_the_files_matters(prefix):
+def test_the_folder_and_the_order_of_the_files_do_not_matter(prefix):
     files = [prefix + path for path in FILES]
     random.Random(prefix).shuffle(files)
     found = list_cifar10dvs(ROOT, [*files, "README.md", f"{prefix}airplane/notes_1.aedat"])

@@ -136,7 +136,7 @@ def test_lists_may_be_named_by_a_text(tmp_path, lists):
         "nonsense",
     ],
 )
-def test_a_line_that_is_none(lists, line):
+def test_a_malformed_line_is_named(lists, line):
     path = lists / "test.txt"
     path.write_text(f"{name(7, 9)} 7\n\n{line}\n")
     with raises(DataError, "line 3", path, (line,)):

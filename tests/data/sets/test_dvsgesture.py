@@ -1,4 +1,4 @@
-"""DVS-Gesture in both forms: nobody is in two parts, and the partition is named by the clips it has."""
+"""DVS-Gesture in both forms: no person is in two splits, and the partition is named by the clips it has."""
 
 import random
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_as_arrays():
         assert clip.name.endswith(f"/{clip.label}")
 
 
-def test_as_many_clips_are_not_enough():
+def test_the_number_of_clips_alone_is_not_published():
     """Neither trials that the set does not have, nor labels that it does not have, make the published partition."""
     same = list_raw(rows=[LabelSpan(1, 1000 * row, 1000 * row + 500) for row in range(12)])
     assert not same.partitions["1176-288"].published
@@ -95,14 +95,14 @@ def test_as_many_clips_are_not_enough():
 
 
 @pytest.mark.parametrize("form", ["recordings", "arrays"])
-def test_nobody_is_in_two_parts(form):
+def test_no_person_is_in_two_splits(form):
     found = list_raw() if form == "recordings" else list_dvsgesture(ROOT, array_files())
     users = users_by_part(found)
     assert users == {"train": set(range(1, 21)), "val": {21, 22, 23}, "test": set(range(24, 30))}
 
 
 @pytest.mark.parametrize("form", ["recordings", "arrays"])
-def test_neither_the_place_nor_the_order_of_the_files_matters(form):
+def test_the_folder_and_the_order_of_the_files_do_not_matter(form):
     files = RAW if form == "recordings" else array_files()
     make = list_raw if form == "recordings" else lambda given: list_dvsgesture(ROOT, given)
     moved = [f"else/where/{path.split('/', 1)[1]}" for path in random.Random(0).sample(files, len(files))]

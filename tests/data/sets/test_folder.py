@@ -32,7 +32,7 @@ def test_without_a_split():
     assert [clip.name for clip in found.clips] == [source.path for source in found.sources] == sorted(PLAIN)
 
 
-def test_its_own_parts():
+def test_train_and_test_folders_are_the_splits():
     found = list_folder(ROOT, SPLIT)
     assert found.partitions["folders"].sizes() == {"train": 18, "val": 2, "test": 20}
     assert found.notes == ()
@@ -59,15 +59,15 @@ def test_a_share_of_each_class_is_tested(share, tested):
     found = list_folder(ROOT, PLAIN, test_share=share)
     partition = found.partitions[f"share-{share:g}"]
     trained = 20 - tested
-    carved = min(trained - 1, max(1, round(trained / 10)))
-    assert partition.sizes() == {"train": 3 * (trained - carved), "val": 3 * carved, "test": 3 * tested}
+    held = min(trained - 1, max(1, round(trained / 10)))
+    assert partition.sizes() == {"train": 3 * (trained - held), "val": 3 * held, "test": 3 * tested}
     by_class = Counter((name.split("/")[0], part) for name, part in parts_of(found).items())
     assert {by_class[name, "test"] for name in found.classes} == {tested}
-    assert found.notes == (() if carved else ("classes without a recording to choose by (val): left, right, up",))
+    assert found.notes == (() if held else ("classes without a recording to choose by (val): left, right, up",))
     assert not partition.published
 
 
-def test_what_would_spoil_a_result_is_noted():
+def test_classes_without_clips_in_a_split_are_noted():
     alone = list_folder(ROOT, [f"{name}/1.npz" for name in "abcdefg"], test_share=0.2)
     assert alone.notes == (
         "classes without a recording to choose by (val): a, b, c, d, e …",
@@ -94,7 +94,7 @@ def test_a_larger_share_holds_the_smaller():
     assert small < large
 
 
-def test_what_lies_beside_a_recording_is_none():
+def test_sidecar_files_are_not_recordings():
     found = list_folder(ROOT, ["a/1.aedat", "a/1_labels.csv", "a/.hidden", "b/2.aedat"])
     assert [source.path for source in found.sources] == ["a/1.aedat", "b/2.aedat"]
 
@@ -110,8 +110,8 @@ def test_settings_are_kept():
     [
         ([*PLAIN, "stray.bin"], "stray.bin", "class/recording"),
         ([*PLAIN, "left/deep/1.bin"], "left/deep/1.bin", "class/recording"),
-        ([*SPLIT, "train/stray.bin"], "train/stray.bin", "part/class/recording"),
-        ([*SPLIT, "labels.txt"], "labels.txt", "part/class/recording"),
+        ([*SPLIT, "train/stray.bin"], "train/stray.bin", "split/class/recording"),
+        ([*SPLIT, "labels.txt"], "labels.txt", "split/class/recording"),
         ([*SPLIT, "more/a/1.bin"], "train/a/0.bin", "class/recording"),
     ],
 )
@@ -133,7 +133,7 @@ def test_an_empty_class(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.0, 0, 1.0, -0.5, 2.0, float("nan")])
-def test_a_share_that_is_none(tmp_path, share):
+def test_a_share_out_of_range_is_refused(tmp_path, share):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
     with raises(DataError, "test_share", mentions=(share, "between 0 and 1")):

@@ -42,7 +42,7 @@ def test_by_number_and_not_by_the_files_order():
     assert sorted(name for name, part in parts.items() if part == "test") == ["ant/image_0019", "ant/image_0020"]
 
 
-def test_the_place_of_the_folder_does_not_matter():
+def test_the_folders_around_the_dataset_do_not_matter():
     files = files_of(ant=12, bee=31)
     deeper = [f"some/where/{path}" for path in reversed(files)]
     assert (

@@ -43,9 +43,9 @@ def test_the_whole_set(names):
     assert found.notes == ()
     for clip, part in zip(found.clips, partition.parts, strict=True):
         assert clip.name.split("/")[:2] == ["Test" if part == "test" else "Train", str(clip.label)]
-    carved = Counter(clip.label for clip, part in zip(found.clips, partition.parts, strict=True) if part == "val")
+    held = Counter(clip.label for clip, part in zip(found.clips, partition.parts, strict=True) if part == "val")
     trained = Counter(int(path.split("/")[1]) for path in names["Train"])
-    assert carved == {digit: round(count / 10) for digit, count in trained.items()}
+    assert held == {digit: round(count / 10) for digit, count in trained.items()}
 
 
 def test_the_first_600(names):

@@ -162,18 +162,18 @@ def test_identical_twins_are_at_chance_level():
 
 def test_twins_are_in_one_fold_and_every_pair_is_tested_once(monkeypatch):
     real, simulated = np.arange(23.0)[:, None], np.arange(23.0)[:, None]
-    asked = []
+    calls = []
 
     def remembered(ours, theirs):
-        asked.append((ours.ravel(), theirs.ravel()))
+        calls.append((ours.ravel(), theirs.ravel()))
         return np.zeros(2)
 
     monkeypatch.setattr(c, "regression", remembered)
     monkeypatch.setattr(c, "_standard", lambda rows: (np.zeros(1), np.ones(1)))
     c.separability(real, simulated)
-    assert len(asked) == 5
+    assert len(calls) == 5
     held = []
-    for ours, theirs in asked:
+    for ours, theirs in calls:
         assert (ours == theirs).all()
         held.extend(set(range(23)) - set(ours.astype(int)))
     assert sorted(held) == list(range(23))

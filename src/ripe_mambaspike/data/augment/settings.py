@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_generator, check_number, check_texts
+from ripe_mambaspike.data.augment.checks import check_flag, check_number, check_texts
 from ripe_mambaspike.data.augment.flips import HorizontalFlip, PolarityFlip, TimeReversal
 from ripe_mambaspike.data.augment.mixing import EventCutMix, Mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA
@@ -86,8 +86,6 @@ def augmentation_for(name: str) -> Augmentation:
 
 def augment_clips(x: Tensor, settings: Augmentation, generator: torch.Generator) -> Tensor:
     """Every clip on its own: NDA, horizontal flip, polarity flip, time reversal. x [B, T, 2, H, W] → the same shape."""
-    check_clips(x)
-    check_generator(generator)
     for transform in settings.clip_transforms():
         x = transform(x, generator)
     return x
@@ -117,8 +115,6 @@ def augment_labeled(
     tables = label_tables(settings, classes)
     if not settings.relabel:
         return augment_clips(x, settings, generator), labels
-    check_clips(x)
-    check_generator(generator)
     for transform in settings.clip_transforms():
         if isinstance(transform, HorizontalFlip | TimeReversal):
             x, chosen = transform.choose(x, generator)

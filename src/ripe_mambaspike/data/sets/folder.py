@@ -50,7 +50,7 @@ def list_folder(
 
     `crop` (x, y, width, height) is the part of the sensor that is kept.
     """
-    part = None if crop is None else check_crop(crop, sensor_size)
+    crop = None if crop is None else check_crop(crop, sensor_size)
     folders = [path for path in folders if not set(path.split("/")) & set(SYSTEM_FOLDERS)]
     visible = [
         path for path in files if not path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(SIDECAR_SUFFIXES)
@@ -62,7 +62,7 @@ def list_folder(
     depth = 3 if split else 2
     for path in recordings:
         if path.count("/") != depth - 1:
-            wanted = "part/class/recording" if split else "class/recording"
+            wanted = "split/class/recording" if split else "class/recording"
             raise DataError.expected("files", wanted, path, path=root / path)
     filled = {path.rsplit("/", 1)[0] for path in recordings}
     for folder in sorted(folders):
@@ -86,7 +86,7 @@ def list_folder(
         partition, parts = UNSPLIT, [NONE] * len(recordings)
     made = make_listing(
         "folder", classes, zip(recordings, recordings, labels, parts, strict=True), partition,
-        hold_out=VALIDATION not in parts, sensor_size=sensor_size, time_unit=time_unit, passed_over=strays, crop=part,
+        hold_out=VALIDATION not in parts, sensor_size=sensor_size, time_unit=time_unit, passed_over=strays, crop=crop,
     )  # fmt: skip
     return replace(made, notes=_notes(made))
 

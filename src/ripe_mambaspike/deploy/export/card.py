@@ -17,12 +17,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ripe_mambaspike.data.sets.registry import dataset_info
-from ripe_mambaspike.deploy.export.common import write_whole
 from ripe_mambaspike.deploy.export.parity import ParityResult
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, CalibrationReport
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.events.view.words import MAX_TITLE_CHARS, clean
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.inference.checkpoint_data import run_data_settings
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.models.labels import Labels, read_labels
@@ -83,7 +83,7 @@ def write_card(folder: str | Path, model: RipeMambaSpike, facts: CardFacts) -> P
     if facts.weights not in WEIGHTS:
         raise ConfigError.expected("weights", f"one of {', '.join(WEIGHTS)}", facts.weights)
     files = {one.name: one.stat().st_size for one in sorted(path.parent.glob("*")) if one.is_file()}
-    write_whole(path, card_text(model, facts, files).encode())
+    write_file(path, card_text(model, facts, files).encode())
     return path
 
 

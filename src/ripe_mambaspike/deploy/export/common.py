@@ -12,20 +12,11 @@ from pathlib import Path
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.files import read_regular
 
 MAX_GRAPH_BYTES = 512 << 20  # the shipped networks' graphs have a few MB
 HINT = "pass a file written by ripe export"
 TRUST_HINT = "--trust (in Python trust=True) loads it anyway and runs any code it carries"
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write the file atomically, or raise and leave nothing."""
-    try:
-        with atomic_write(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise InputError(f"{path}: expected a writable file, got {first_line(error)}", path=path) from error
 
 
 def read_file(path: Path) -> bytes:

@@ -20,10 +20,11 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import read_file, require_trust, write_whole
+from ripe_mambaspike.deploy.export.common import read_file, require_trust
 from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds, make_graph
 from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.schema import suggest
@@ -147,7 +148,7 @@ class GraphFormat(ExportFormat):
             sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
             expected = f"true for {self.name}, which is for one size"
             raise ConfigError.expected("static", expected, f"free {', '.join(sizes)}")
-        write_whole(path, self.encode(graph, dynamic=dynamic, opset=opset))
+        write_file(path, self.encode(graph, dynamic=dynamic, opset=opset))
 
     def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
         """Load a graph; `data` is the file's content if it was already read."""

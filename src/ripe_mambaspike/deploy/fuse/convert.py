@@ -15,8 +15,8 @@ from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.deploy.fuse.verify import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.config_check import difference_from_config, meta_copy, sync_num_classes
-from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.config_check import difference_from_config, sync_num_classes
+from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.bridge import FoldedProjection, RateProjection
 from ripe_mambaspike.nn.norm import TimeAffine, TimeBatchNorm
@@ -48,7 +48,7 @@ def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeM
 def _check_model(model: Any, what: str, *forms: str) -> None:
     model = require_form(model, what, *forms)
     sync_num_classes(model)
-    if (found := difference_from_config(model, meta_copy(model))) is not None:
+    if (found := difference_from_config(model, meta_model(model.config))) is not None:
         raise ConfigError.expected(found.name, f"the layer of the config for {what}", str(found))
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:
@@ -67,8 +67,7 @@ def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Form
 
 
 def _in_form(model: RipeMambaSpike, form: str, dtype: torch.dtype) -> RipeMambaSpike:
-    with torch.device("meta"):
-        converted = build(model.config.replace(form=form), model.name)
+    converted = meta_model(model.config, form, model.name)
     assert isinstance(converted, RipeMambaSpike)
     tensors = {name: tensor.to(dtype, copy=True) for name, tensor in _in_float64(converted, model).items()}
     converted.load_state_dict(tensors, assign=True)

@@ -8,16 +8,17 @@ of CIFAR10-DVS disagree about flips, so no flip or rotation is applied here.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError, ReadError
-from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.recording import Events, Recording, pack_events
 from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks
 
@@ -65,7 +66,8 @@ def open_aedat2(path: Path, options: ReadOptions) -> EventSource:
         metadata["created"] = created
 
     def read_events(source: EventSource) -> Iterator[Events]:
-        return decode_blocks(path, start, WORD, _decoder(layout, source), WrappingClock(PERIOD, offset=int(base)))
+        decode = partial(_decode, layout=layout, source=source)
+        return decode_blocks(path, start, WORD, decode, WrappingClock(PERIOD, offset=int(base)))
 
     return EventSource("aedat2", read_events, (int(declared[1]), int(declared[2])) if declared else size, metadata)
 
@@ -93,26 +95,18 @@ def _read_header(path: Path) -> tuple[list[str], int]:
     return lines, start
 
 
-def _decoder(
-    layout: AddressLayout, source: EventSource
-) -> Callable[[NDArray[np.void], WrappingClock], tuple[Events, WrappingClock]]:
-    """The decoder for one camera. Other kinds of events are counted in the source's metadata."""
-
-    def decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:
-        address = words["address"].astype(np.uint32)
-        times, clock = clock.unwrap(words["time"].astype(np.int64))
-        other = (address & np.uint32(layout.other)) != 0
-        if other.any():
-            source.count("other_words", np.count_nonzero(other))
-            address, times = address[~other], times[~other]
-        events = np.empty(len(address), EVENT)
-        events["x"] = address >> layout.x[0] & layout.x[1]
-        events["y"] = address >> layout.y[0] & layout.y[1]
-        events["t"] = times
-        events["p"] = address >> layout.polarity & 1
-        return events, clock
-
-    return decode
+def _decode(
+    words: NDArray[np.void], clock: WrappingClock, layout: AddressLayout, source: EventSource
+) -> tuple[Events, WrappingClock]:
+    """Decode a block; other kinds of events are counted in the source's metadata."""
+    address = words["address"].astype(np.uint32)
+    times, clock = clock.unwrap(words["time"].astype(np.int64))
+    other = (address & np.uint32(layout.other)) != 0
+    if other.any():
+        source.count("other_words", np.count_nonzero(other))
+        address, times = address[~other], times[~other]
+    x, y = address >> layout.x[0] & layout.x[1], address >> layout.y[0] & layout.y[1]
+    return pack_events(x, y, times, address >> layout.polarity & 1), clock
 
 
 @register_writer(".aedat")

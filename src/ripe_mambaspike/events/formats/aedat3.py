@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.registry import register_format, starts_with
 from ripe_mambaspike.events.source import MAX_TIME, EventSource, ReadOptions
 from ripe_mambaspike.files import read_regular
@@ -129,9 +129,4 @@ def _polarity(words: np.ndarray, overflow: int, source: EventSource) -> Events:
         # Filters of the recording software mark events as invalid; they are still in the file.
         source.count("invalid_events", int((~valid).sum()))
         data, times = data[valid], times[valid]
-    events = np.empty(len(data), EVENT)
-    events["x"] = data >> 17
-    events["y"] = data >> 2 & 0x7FFF
-    events["t"] = times + (overflow << 31)
-    events["p"] = data >> 1 & 1
-    return events
+    return pack_events(data >> 17, data >> 2 & 0x7FFF, times + (overflow << 31), data >> 1 & 1)

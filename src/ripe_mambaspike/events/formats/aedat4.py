@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.registry import register_format, starts_with
 from ripe_mambaspike.events.source import EventSource, ReadOptions, empty_events
 
@@ -48,7 +46,7 @@ def open_aedat4(path: Path, options: ReadOptions) -> EventSource:
                 source.leave_out(len(packet["events"]), "were of another stream")
                 yield empty_events()
             else:
-                yield _events(packet["events"])
+                yield pack_events(*(packet["events"][name] for name in ("x", "y", "t", "on")))
 
     size = int(streams[number]["width"]), int(streams[number]["height"])
     return EventSource("aedat4", read_events, size, {"streams_of_events": len(streams)} if len(streams) > 1 else {})
@@ -111,10 +109,3 @@ def _damaged_file() -> Iterator[None]:
         raise
     except BaseException as error:
         raise ReadError.expected("packets", "whole packets", f"damage ({str(error)[:200]})") from error
-
-
-def _events(packet: np.ndarray) -> Events:
-    events = np.empty(len(packet), EVENT)
-    for name, theirs in (("x", "x"), ("y", "y"), ("t", "t"), ("p", "on")):
-        events[name] = packet[theirs]
-    return events

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.recording import Events, Recording, pack_events
 from ripe_mambaspike.events.registry import register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions, decode_blocks
 
@@ -60,12 +60,7 @@ def decode_atis(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
         words, times = words[kept], times[kept]
     else:
         times += offset
-    events = np.empty(len(words), EVENT)
-    events["x"] = words[:, 0]
-    events["y"] = words[:, 1]
-    events["t"] = times
-    events["p"] = words[:, 2] >> 7
-    return events, offset
+    return pack_events(words[:, 0], words[:, 1], times, words[:, 2] >> 7), offset
 
 
 @register_writer(".bin")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.formats.prophesee import read_prophesee_header
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.registry import register_format
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks
 
@@ -55,9 +55,5 @@ def open_dat(path: Path, options: ReadOptions) -> EventSource:
 
 def _decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:
     address = words["address"]
-    events = np.empty(len(words), EVENT)
-    events["x"] = address & 0x3FFF
-    events["y"] = address >> 14 & 0x3FFF
-    events["t"], clock = clock.unwrap(words["time"].astype(np.int64))
-    events["p"] = address >> 28 & 1
-    return events, clock
+    times, clock = clock.unwrap(words["time"].astype(np.int64))
+    return pack_events(address & 0x3FFF, address >> 14 & 0x3FFF, times, address >> 28 & 1), clock

@@ -9,16 +9,16 @@ The other 28 bits of time come in separate words, valid until the next one. In E
 one little-endian number, the IMX636 sends its upper half first; time words, whose lower half is empty, show which.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.events.formats.prophesee import SIZES, has_encoding, read_prophesee_header
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.registry import register_format
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, blocks, decode_blocks, hold_last
 
@@ -43,7 +43,7 @@ def open_evt2(path: Path, options: ReadOptions) -> EventSource:
     header = read_prophesee_header(path)
 
     def read_events(source: EventSource) -> Iterator[Events]:
-        return decode_blocks(path, header.start, WORD, _single_decoder(source), Evt2State())
+        return decode_blocks(path, header.start, WORD, partial(_decode, source=source), Evt2State())
 
     return EventSource("evt2", read_events, header.sensor_size, header.metadata, SIZES)
 
@@ -54,7 +54,8 @@ def open_evt21(path: Path, options: ReadOptions) -> EventSource:
 
     def read_events(source: EventSource) -> Iterator[Events]:
         source.metadata["upper_half_first"] = upper_first = _is_upper_first(path, header.start)
-        return decode_blocks(path, header.start, DOUBLE_WORD, _vector_decoder(source, upper_first), Evt2State())
+        decode = partial(_decode_vectors, source=source, upper_first=upper_first)
+        return decode_blocks(path, header.start, DOUBLE_WORD, decode, Evt2State())
 
     return EventSource("evt21", read_events, header.sensor_size, header.metadata, ((320, 320), *SIZES))
 
@@ -68,41 +69,28 @@ def _is_upper_first(path: Path, start: int) -> bool:
     return False
 
 
-def _single_decoder(source: EventSource) -> Callable[[NDArray[Any], Evt2State], tuple[Events, Evt2State]]:
-    def decode(words: NDArray[np.uint32], state: Evt2State) -> tuple[Events, Evt2State]:
-        highs, time_at, event_at, first, state = _split_words(words, state, source)
-        source.leave_out(first, NO_TIME)
-        event_at = event_at[first:]
-        picked = words[event_at]
-        events = np.empty(len(picked), EVENT)
-        events["x"], events["y"] = picked >> 11 & 0x7FF, picked & 0x7FF
-        events["t"] = hold_last(highs << 6, time_at, event_at) + (picked >> 22 & 0x3F)
-        events["p"] = picked >> 28
-        return events, state
-
-    return decode
+def _decode(words: NDArray[np.uint32], state: Evt2State, source: EventSource) -> tuple[Events, Evt2State]:
+    highs, time_at, event_at, first, state = _split_words(words, state, source)
+    source.leave_out(first, NO_TIME)
+    event_at = event_at[first:]
+    picked = words[event_at]
+    times = hold_last(highs << 6, time_at, event_at) + (picked >> 22 & 0x3F)
+    return pack_events(picked >> 11 & 0x7FF, picked & 0x7FF, times, picked >> 28), state
 
 
-def _vector_decoder(
-    source: EventSource, upper_first: bool
-) -> Callable[[NDArray[Any], Evt2State], tuple[Events, Evt2State]]:
-    def decode(words: NDArray[np.void], state: Evt2State) -> tuple[Events, Evt2State]:
-        upper, mask = (words["first"], words["second"]) if upper_first else (words["second"], words["first"])
-        highs, time_at, word_at, first, state = _split_words(upper, state, source)
-        fired = np.unpackbits(mask[word_at].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
-        source.leave_out(np.count_nonzero(fired[:first]), NO_TIME)
-        word_at = word_at[first:]
-        picked = upper[word_at]
-        times = hold_last(highs << 6, time_at, word_at) + (picked >> 22 & 0x3F)
-        row, bit = np.nonzero(fired[first:])
-        events = np.empty(len(row), EVENT)
-        events["x"] = (picked >> 11 & 0x7FF)[row] + bit
-        events["y"] = (picked & 0x7FF)[row]
-        events["t"] = times[row]
-        events["p"] = (picked >> 28)[row]
-        return events, state
-
-    return decode
+def _decode_vectors(
+    words: NDArray[np.void], state: Evt2State, source: EventSource, upper_first: bool
+) -> tuple[Events, Evt2State]:
+    upper, mask = (words["first"], words["second"]) if upper_first else (words["second"], words["first"])
+    highs, time_at, word_at, first, state = _split_words(upper, state, source)
+    fired = np.unpackbits(mask[word_at].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+    source.leave_out(np.count_nonzero(fired[:first]), NO_TIME)
+    word_at = word_at[first:]
+    picked = upper[word_at]
+    times = hold_last(highs << 6, time_at, word_at) + (picked >> 22 & 0x3F)
+    row, bit = np.nonzero(fired[first:])
+    x = (picked >> 11 & 0x7FF)[row] + bit
+    return pack_events(x, (picked & 0x7FF)[row], times[row], (picked >> 28)[row]), state
 
 
 def _split_words(

@@ -12,8 +12,9 @@
 The time has 24 bits and wraps every 16.8 s.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.formats.evt2 import NO_TIME, UNKNOWN_TIME
 from ripe_mambaspike.events.formats.prophesee import has_encoding, read_prophesee_header
-from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.recording import Events, Recording, pack_events
 from ripe_mambaspike.events.registry import register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks, hold_last
 
@@ -58,56 +59,52 @@ def open_evt3(path: Path, options: ReadOptions) -> EventSource:
     offset = int(base) if base.isdecimal() and len(base) < 19 else 0
 
     def read_events(source: EventSource) -> Iterator[Events]:
-        for events in decode_blocks(path, header.start, WORD, _decoder(source), Evt3State()):
+        for events in decode_blocks(path, header.start, WORD, partial(_decode, source=source), Evt3State()):
             events["t"] += offset
             yield events
 
     return EventSource("evt3", read_events, header.sensor_size, header.metadata, LIKELY_SIZES)
 
 
-def _decoder(source: EventSource) -> Callable[[NDArray[np.uint16], Evt3State], tuple[Events, Evt3State]]:
-    def decode(words: NDArray[np.uint16], state: Evt3State) -> tuple[Events, Evt3State]:
-        kind = (words >> 12).astype(np.uint8)
-        value = words & 0xFFF
-        is_row, is_base = kind == ROW, kind == BASE
-        is_vector = (kind == VECTOR_12) | (kind == VECTOR_8)
-        is_time = (kind == TIME_LOW) | (kind == TIME_HIGH)
-        at = np.flatnonzero((kind == SINGLE) | is_vector)
-        value_at = value[at]
-        source.count("other_words", len(words) - len(at) - sum(map(np.count_nonzero, (is_row, is_base, is_time))))
+def _decode(words: NDArray[np.uint16], state: Evt3State, source: EventSource) -> tuple[Events, Evt3State]:
+    kind = (words >> 12).astype(np.uint8)
+    value = words & 0xFFF
+    is_row, is_base = kind == ROW, kind == BASE
+    is_vector = (kind == VECTOR_12) | (kind == VECTOR_8)
+    is_time = (kind == TIME_LOW) | (kind == TIME_HIGH)
+    at = np.flatnonzero((kind == SINGLE) | is_vector)
+    value_at = value[at]
+    source.count("other_words", len(words) - len(at) - sum(map(np.count_nonzero, (is_row, is_base, is_time))))
 
-        times, clock, high, low = _times(kind[is_time] == TIME_HIGH, value[is_time].astype(np.int64), state)
-        rows = np.concatenate([np.array([state.row], np.int32), (value[is_row] & 0x7FF).astype(np.int32)])
-        bases = np.concatenate([np.array([state.base], np.int32), value[is_base].astype(np.int32)])
-        time, row = _held(times, is_time, at), _held(rows, is_row, at)
-        x, p = (value_at & 0x7FF).astype(np.int32), value_at >> 11
-        known = np.ones(len(at), bool)
-        passed = 0 if len(bases) > 1 else state.passed
-        if is_vector.any():
-            vectors = np.flatnonzero(is_vector[at])
-            base = _held(bases, is_base, at[vectors])
-            wide = kind[at[vectors]] == VECTOR_12
-            offset, passed = _offsets(wide, np.flatnonzero(is_base), at[vectors], state.passed)
-            x[vectors] = (base & 0x7FF) + offset
-            p[vectors] = base >> 11 & 1
-            known[vectors] = base >= 0
-            # A single event is a vector of one pixel.
-            pixels = np.ones(len(at), np.uint16)
-            pixels[vectors] = np.where(wide, value_at[vectors], value_at[vectors] & 0xFF)
-            word, bit = _expand(pixels)
-            x, p, time, row, known = x[word] + bit, p[word], time[word], row[word], known[word]
+    times, clock, high, low = _times(kind[is_time] == TIME_HIGH, value[is_time].astype(np.int64), state)
+    rows = np.concatenate([np.array([state.row], np.int32), (value[is_row] & 0x7FF).astype(np.int32)])
+    bases = np.concatenate([np.array([state.base], np.int32), value[is_base].astype(np.int32)])
+    time, row = _held(times, is_time, at), _held(rows, is_row, at)
+    x, p = (value_at & 0x7FF).astype(np.int32), value_at >> 11
+    known = np.ones(len(at), bool)
+    passed = 0 if len(bases) > 1 else state.passed
+    if is_vector.any():
+        vectors = np.flatnonzero(is_vector[at])
+        base = _held(bases, is_base, at[vectors])
+        wide = kind[at[vectors]] == VECTOR_12
+        offset, passed = _offsets(wide, np.flatnonzero(is_base), at[vectors], state.passed)
+        x[vectors] = (base & 0x7FF) + offset
+        p[vectors] = base >> 11 & 1
+        known[vectors] = base >= 0
+        # A single event is a vector of one pixel.
+        pixels = np.ones(len(at), np.uint16)
+        pixels[vectors] = np.where(wide, value_at[vectors], value_at[vectors] & 0xFF)
+        word, bit = _expand(pixels)
+        x, p, time, row, known = x[word] + bit, p[word], time[word], row[word], known[word]
 
-        inside = (x < COLUMNS) | ~known
-        if not inside.all():
-            source.leave_out(np.count_nonzero(~inside), PAST_END)
-            x, p, time, row, known = x[inside], p[inside], time[inside], row[inside], known[inside]
-        events = np.empty(len(x), EVENT)
-        events["x"], events["y"], events["t"], events["p"] = x, row, time, p
-        if state.high == UNKNOWN_TIME or state.row < 0 or not known.all():
-            events = _known(events, time == UNKNOWN_TIME, row < 0, ~known, source)
-        return events, Evt3State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
-
-    return decode
+    inside = (x < COLUMNS) | ~known
+    if not inside.all():
+        source.leave_out(np.count_nonzero(~inside), PAST_END)
+        x, p, time, row, known = x[inside], p[inside], time[inside], row[inside], known[inside]
+    events = pack_events(x, row, time, p)
+    if state.high == UNKNOWN_TIME or state.row < 0 or not known.all():
+        events = _known(events, time == UNKNOWN_TIME, row < 0, ~known, source)
+    return events, Evt3State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
 
 
 def _held(values: NDArray[Any], changes: NDArray[np.bool_], at: NDArray[np.int64]) -> NDArray[Any]:

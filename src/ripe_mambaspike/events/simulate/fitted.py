@@ -14,7 +14,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.pixel import Pixel, simulate_bins, simulate_events
 from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, saccade_scene
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.schema import read_json
 
 # A DVS that watches people; set by hand to resemble five real clips of DVS-Gesture.
@@ -48,10 +48,7 @@ def load_calibration(path: str | Path | None = None) -> CameraCalibration:
 
 
 def save_calibration(calibration: CameraCalibration, path: str | Path) -> Path:
-    path = Path(path)
-    with atomic_write(path) as file:
-        file.write(json.dumps(asdict(calibration), indent=1).encode() + b"\n")
-    return path
+    return write_file(Path(path), json.dumps(asdict(calibration), indent=1).encode() + b"\n")
 
 
 def simulate_pictures(

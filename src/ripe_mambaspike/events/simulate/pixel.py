@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.recording import Events, pack_events
 
 # Light over time: times in µs [n] → intensity [B, n, H, W], above 0.
 Scene = Callable[[Tensor], Tensor]
@@ -86,10 +86,8 @@ def simulate_events(
     # By recording, time, pixel and polarity: the same order on every device.
     key = np.lexsort([getattr(whole, name).numpy() for name in ("polarity", "pixel", "time", "recording")])
     recording = whole.recording.numpy()[key]
-    events = np.empty(len(key), EVENT)
-    events["y"], events["x"] = np.divmod(whole.pixel.numpy()[key], size[0])
-    events["t"] = whole.time.numpy()[key]
-    events["p"] = whole.polarity.numpy()[key]
+    y, x = np.divmod(whole.pixel.numpy()[key], size[0])
+    events = pack_events(x, y, whole.time.numpy()[key], whole.polarity.numpy()[key])
     return np.split(events, np.searchsorted(recording, np.arange(1, len(seeds))))
 
 

@@ -30,7 +30,7 @@ class EventQueue:
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise InputError(f"queue_events: expected at least 1, got {capacity}", field="queue_events")
+            raise InputError.expected("queue_events", "at least 1", capacity)
         self.capacity = capacity
         self.dropped = 0  # events
         self._packets: deque[QueuedPacket] = deque()
@@ -83,7 +83,7 @@ class RateLimiter:
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         if not 1 <= rate < math.inf:
-            raise InputError(f"max_rate: expected at least 1 event/s, got {rate}", field="max_rate")
+            raise InputError.expected("max_rate", "at least 1 event/s", rate)
         self.rate, self.dropped = rate, 0
         self._clock, self._credit, self._last = clock, rate, clock()
 
@@ -114,7 +114,7 @@ class EventSorter:
 
     def __init__(self, tolerance_us: int = 0, max_jump_us: int | None = None) -> None:
         if tolerance_us < 0:
-            raise InputError(f"tolerance_us: expected at least 0, got {tolerance_us}", field="tolerance_us")
+            raise InputError.expected("tolerance_us", "at least 0", tolerance_us)
         self.tolerance_us, self.max_jump_us = tolerance_us, max_jump_us
         self.stray = 0  # events whose time no other packet agreed with
         self.newest: int | None = None

@@ -5,17 +5,20 @@ training clip has; before so many steps have been seen it is an early one.
 """
 
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
-from ripe_mambaspike.inference.stream.windows import WindowResult
-from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowResult
+from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.fused import prepared_plan, run_fused, steps_covered
+from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.nn.state import State
 
 RESET_AFTER_WINDOWS = 4  # of silence, after which the state has decayed and is reset
@@ -30,34 +33,29 @@ class CausalStep(NamedTuple):
     rates: tuple[float, ...]
 
 
-class CausalStream(RegularBins):
-    """Bins of `window_us / time_steps`; the network's state has one size however long the stream is."""
+class CausalStream(RegularBins, StreamProcessor):
+    """Bins of `window_us / time_steps`; the network's state has one size however long the stream is.
 
-    def __init__(
-        self,
-        model: RipeMambaSpike,
-        grid: tuple[int, int],
-        *,
-        window_us: int,
-        hop_us: int,
-        time_steps: int,
-        binary: bool,
-        early: bool,
-    ) -> None:
-        super().__init__(window_us, time_steps)
-        self.model, self.binary, self.early = model, binary, early
-        self.silent = 0  # predictions that were due after a whole window of silence
+    A prediction that is due after a whole window of silence counts as silent.
+    """
+
+    def __init__(self, classifier: Classifier, window_us: int, hop_us: int, early: bool) -> None:
+        StreamProcessor.__init__(self, classifier, window_us, hop_us, early)
+        RegularBins.__init__(self, window_us, classifier.time_steps)
+        time_steps = self.time_steps
         self._hop_bins = hop_us * time_steps // window_us  # from one prediction to the next
         usable = [edge_of(0, window_us, time_steps, bins) for bins in (max(1, self._hop_bins), self._hop_bins + 1)]
         if hop_us not in usable:
-            raise InputError(
-                "hop_us: expected a whole number of bins, as a causal network predicts when a bin closes, for example "
-                f"{' or '.join(map(str, dict.fromkeys(usable)))}, got {hop_us}",
-                field="hop_us",
+            examples = " or ".join(map(str, dict.fromkeys(usable)))
+            raise InputError.expected(
+                "hop_us",
+                f"a whole number of bins, as a causal network predicts when a bin closes, for example {examples}",
+                hop_us,
             )
         self._hop_bins = max(1, self._hop_bins) + (hop_us != usable[0])
-        self._device = next(model.parameters()).device
-        self._state: State | None = None
+        self._device = classifier.device
+        self._run = self._prepare()
+        self._state: State = {}
         self._recent: deque[CausalStep] = deque(maxlen=time_steps)
         self._steps = self._skipped = 0
         self._last_event_us = 0  # the end of the last bin with events
@@ -86,10 +84,9 @@ class CausalStream(RegularBins):
         elif self._silent_at(part.start_us):
             self._skip(1)
             return []
-        counts = (part.counts > 0).astype(np.float32) if self.binary else part.counts
-        x = torch.from_numpy(counts)[None, None].to(self._device, self.model.dtype)
-        run = self.model.eval().run(x, state=self._state or {})
-        self._state = run.state
+        x = self.as_input(part.counts)[None, None].to(self._device, self.model.dtype)
+        run = self._run(x, self._state)
+        self._state = run.state or {}
         rates = tuple(run.rates[1::2].tolist())
         self._recent.append(CausalStep(part.start_us, part.events, run.logits[:, 0].cpu(), rates))
         self._steps += 1
@@ -106,8 +103,14 @@ class CausalStream(RegularBins):
         seconds = perf_counter() - began
         return [WindowResult(self._recent[0].start_us, part.stop_us, count, logits, mean, attention, seconds)]
 
-    def finish_pending(self) -> None:
-        """Nothing to do: a causal network has no deferred work."""
+    @torch.no_grad()
+    def _prepare(self) -> Callable[[Tensor, State], Output]:
+        """One step of the network; over the fused operators where they cover it, with the weights as they are now."""
+        example = torch.zeros((1, 1, 2, *self.grid), dtype=self.model.dtype, device=self._device)
+        if not steps_covered(self.model, example, HARD):
+            return lambda x, state: self.model.run(x, state=state)
+        plan = prepared_plan(self.model, example)
+        return torch.inference_mode()(lambda x, state: run_fused(plan, x, state=state))
 
     def _silent_at(self, time_us: int) -> bool:
         return time_us - self._last_event_us >= RESET_AFTER_WINDOWS * self.span_us
@@ -120,4 +123,4 @@ class CausalStream(RegularBins):
 
     def _reset_state(self) -> None:
         self._recent.clear()
-        self._state, self._steps = None, 0
+        self._state, self._steps = {}, 0

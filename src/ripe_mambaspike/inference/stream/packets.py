@@ -48,9 +48,9 @@ def write_packet(events: Events, sensor_size: tuple[int, int]) -> bytes:
     """A packet of these events."""
     width, height = sensor_size
     if not (1 <= width <= 65535 and 1 <= height <= 65535):
-        raise InputError(f"sensor_size: expected sides from 1 to 65535, got {sensor_size}", field="sensor_size")
+        raise InputError.expected("sensor_size", "sides from 1 to 65535", sensor_size)
     if len(events) > MAX_PACKET_EVENTS:
-        raise InputError(f"events: expected at most {MAX_PACKET_EVENTS:,}, got {len(events):,}", field="events")
+        raise InputError.expected("events", f"at most {MAX_PACKET_EVENTS:,}", f"{len(events):,}")
     records = np.empty(len(events), RECORD)
     for name in RECORD.names or ():
         records[name] = events[name]

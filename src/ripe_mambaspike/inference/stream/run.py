@@ -176,10 +176,10 @@ class StreamRunner:
         """Report why a source that ended gave no prediction."""
         summary = self.summary
         if not summary.events and summary.invalid_packets and not any(summary.dropped.values()):
-            raise InputError(
-                f"source: expected packets as docs/streaming.md describes, got {summary.invalid_packets:,} that are "
-                f"invalid (the last: {summary.last_invalid})",
-                field="source",
+            raise InputError.expected(
+                "source",
+                "packets as docs/streaming.md describes",
+                f"{summary.invalid_packets:,} that are invalid (the last: {summary.last_invalid})",
             )
         if summary.predictions or self._streamer is None or self._first_us is None or self._last is None:
             return
@@ -255,9 +255,7 @@ def make_stream(
 
 
 def _rate_without_drops(max_rate: float) -> InputError:
-    return InputError(
-        f"max_rate: expected none with --pace fast, at which nothing is dropped, got {max_rate:g}", field="max_rate"
-    )
+    return InputError.expected("max_rate", "none with --pace fast, at which nothing is dropped", f"{max_rate:g}")
 
 
 def _milliseconds(microseconds: int) -> str:

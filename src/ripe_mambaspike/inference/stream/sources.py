@@ -57,12 +57,12 @@ def open_stream(
     """
     if given == "-":
         if sys.stdin is None:
-            raise InputError("source: expected packets on standard input, got one that is closed", field="source")
+            raise InputError.expected("source", "packets on standard input", "one that is closed")
         return PipeSource(sys.stdin.buffer, pace, sensor_size)
     if given.startswith("udp://"):
         return UdpSource(*_address(given), sensor_size)
     if re.match(r"[a-z]+://", given):
-        raise InputError(f"source: expected a file, - or udp://HOST:PORT, got {given!r}", field="source")
+        raise InputError.expected("source", "a file, - or udp://HOST:PORT", repr(given))
     return FileSource(Path(given), pace, sensor_size, region)
 
 
@@ -191,9 +191,8 @@ class UdpSource(PacketSource):
             self._socket.settimeout(POLL_SECONDS)
             self._socket.bind(place)
         except OSError as error:
-            raise InputError(
-                f"source: expected a UDP port that can be opened, got udp://{host}:{port} ({error.strerror or error})",
-                field="source",
+            raise InputError.expected(
+                "source", "a UDP port that can be opened", f"udp://{host}:{port} ({error.strerror or error})"
             ) from error
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
@@ -211,5 +210,5 @@ class UdpSource(PacketSource):
 def _address(given: str) -> tuple[str, int]:
     match = re.fullmatch(r"udp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):([0-9]{1,5})", given)
     if match is None or not 0 <= int(match[2]) <= 65535:
-        raise InputError(f"source: expected udp://HOST:PORT with a port up to 65535, got {given!r}", field="source")
+        raise InputError.expected("source", "udp://HOST:PORT with a port up to 65535", repr(given))
     return match[1].strip("[]"), int(match[2])

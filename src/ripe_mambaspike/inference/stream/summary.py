@@ -23,11 +23,9 @@ class StreamLimits:
 
     def __post_init__(self) -> None:
         if not self.stall_seconds > 0:
-            raise InputError(f"stall_seconds: expected more than 0, got {self.stall_seconds}", field="stall_seconds")
+            raise InputError.expected("stall_seconds", "more than 0", self.stall_seconds)
         if self.max_predictions is not None and self.max_predictions < 1:
-            raise InputError(
-                f"max_predictions: expected at least 1, got {self.max_predictions}", field="max_predictions"
-            )
+            raise InputError.expected("max_predictions", "at least 1", self.max_predictions)
 
 
 @dataclass

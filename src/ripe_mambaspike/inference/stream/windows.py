@@ -9,25 +9,13 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.incremental import ClosedBin, edge_of
+from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowResult
 from ripe_mambaspike.inference.stream.window_batch import make_batch
-from ripe_mambaspike.models.ripe import RipeMambaSpike
-
-
-class WindowResult(NamedTuple):
-    """The network's output for the steps of a window seen so far."""
-
-    start_us: int
-    stop_us: int  # the end of the window, however much of it has been seen
-    step: int
-    logits: Tensor  # [1, step, classes]
-    rates: tuple[float, ...]  # mean firing rate of each stage's output
-    attention: Tensor  # of the last step [C, h, w]
-    seconds: float  # since the bin closed
 
 
 @dataclass(eq=False)
@@ -70,30 +58,17 @@ class PendingStep(NamedTuple):
     counts: Tensor
 
 
-class SlidingWindows:
+class SlidingWindows(StreamProcessor):
     """The timeline of overlapping windows, and their way through the network.
 
     Windows that get a prediction are computed first; the steps of the others are left for `finish_pending`, which
     every later call starts with, so that no prediction waits for them.
     """
 
-    def __init__(
-        self,
-        model: RipeMambaSpike,
-        grid: tuple[int, int],
-        *,
-        window_us: int,
-        hop_us: int,
-        time_steps: int,
-        binary: bool,
-        early: bool,
-    ) -> None:
-        self.window_us, self.hop_us, self.time_steps, self.binary, self.early = (
-            window_us, hop_us, time_steps, binary, early,
-        )  # fmt: skip
-        self.silent = 0  # windows that ended without an event; they get no prediction
+    def __init__(self, classifier: Classifier, window_us: int, hop_us: int, early: bool) -> None:
+        super().__init__(classifier, window_us, hop_us, early)
         rows = -(-window_us // hop_us)  # windows that are open at once
-        self._network = make_batch(model, rows, grid, time_steps)
+        self._network = make_batch(self.model, rows, self.grid, self.time_steps)
         self._rows, self._next_row = rows, 0
         self._open: list[Window] = []  # the oldest first
         self._next_start = 0
@@ -124,12 +99,12 @@ class SlidingWindows:
         """Add the closed bin to every window; returns the results of the windows that are due, the oldest first."""
         self.finish_pending()
         began = perf_counter()
-        shared = self._input(part.counts)
+        shared = self.as_input(part.counts)
         due: list[PendingStep] = []
         for window in self._open:
             counts = window.add(part)
             if counts is not None:
-                due.append(PendingStep(window, shared if counts is part.counts else self._input(counts)))
+                due.append(PendingStep(window, shared if counts is part.counts else self.as_input(counts)))
         first = len(due) if self.early else min(2, len(due))  # the oldest; two cost hardly more than one
         if not due or not (self.early or due[0].window.bins == self.time_steps):
             first = 0
@@ -170,6 +145,3 @@ class SlidingWindows:
         logits, rates, attention = self._network.output(window.row, window.step)
         seconds = perf_counter() - began
         return WindowResult(window.start_us, window.stop_us, window.step, logits, rates, attention, seconds)
-
-    def _input(self, counts: NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy((counts > 0).astype(np.float32) if self.binary else counts)

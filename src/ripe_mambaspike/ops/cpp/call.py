@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.ops.backend import PRECISIONS
 from ripe_mambaspike.ops.cpp.build import library
 
 
@@ -37,7 +39,9 @@ def or_null(x: Tensor) -> Tensor | None:
 
 
 def is_bfloat16(x: Tensor) -> int:
-    """1 for bfloat16, 0 for float32: the dtype that an operator reads."""
+    """1 for bfloat16, 0 for float32: the dtype that an operator reads; others are refused."""
+    if x.dtype not in PRECISIONS:
+        raise InputError(f"dtype: expected float32 or bfloat16, got {x.dtype}", field="dtype")
     return int(x.dtype == torch.bfloat16)
 
 

@@ -73,17 +73,17 @@ def _enter_fire_kernel(
     # From the last sample to the first, so that the next kernel starts with those still in the cache.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sample = (program // BLOCKS).to(tl.int64)
-    place = program % BLOCKS * ROWS + tl.arange(0, ROWS)
-    known = EVEN_ROWS | (place < POSITIONS)
+    position = program % BLOCKS * ROWS + tl.arange(0, ROWS)
+    known = EVEN_ROWS | (position < POSITIONS)
 
     entry = tl.arange(0, PADDED)  # tap · 2 + polarity
     tap = entry // 2
     positive = (entry % 2 == 1)[None, :]
-    row = (place // OUT_WIDTH * 2)[:, None] + (tap // 3 - 1)[None, :]
-    column = (place % OUT_WIDTH * 2)[:, None] + (tap % 3 - 1)[None, :]
+    row = (position // OUT_WIDTH * 2)[:, None] + (tap // 3 - 1)[None, :]
+    column = (position % OUT_WIDTH * 2)[:, None] + (tap % 3 - 1)[None, :]
     inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH) & (entry < PATCH)[None, :] & known[:, None]
     # In 64 bits, so that a thread's pixels are one address plus constants.
-    center = (place // OUT_WIDTH * (2 * WIDTH) + place % OUT_WIDTH * 2).to(tl.int64)
+    center = (position // OUT_WIDTH * (2 * WIDTH) + position % OUT_WIDTH * 2).to(tl.int64)
     beside = entry % 2 * (HEIGHT * WIDTH) + (tap // 3 - 1) * WIDTH + (tap % 3 - 1)
     source = center[:, None] + beside.to(tl.int64)[None, :]
 
@@ -100,7 +100,7 @@ def _enter_fire_kernel(
         before = _load_polarities(filtered, positive)
 
     written = known[:, None] & (EVEN | (channel < CHANNELS)[None, :])
-    target = place.to(tl.int64)[:, None] * CHANNELS + channel.to(tl.int64)[None, :]
+    target = position.to(tl.int64)[:, None] * CHANNELS + channel.to(tl.int64)[None, :]
     target = tl.max_contiguous(target, (1, COLUMNS // 4))  # at most what a thread holds contiguously
     if PER_SAMPLE:
         entry_scale += sample * (STEPS * 2)

@@ -59,8 +59,8 @@ def _pool_kernel(
             total += found.to(total.dtype)
     area = ((bottom - top) * (right - left)).to(tl.float32)
     mean = total.to(tl.float32) / area[:, None]
-    place = position.to(tl.int64)[:, None] * ALL + OFFSET + channel[None, :]
-    tl.store(out_ptr + place, mean.to(out_ptr.dtype.element_ty), mask=wanted)
+    offsets = position.to(tl.int64)[:, None] * ALL + OFFSET + channel[None, :]
+    tl.store(out_ptr + offsets, mean.to(out_ptr.dtype.element_ty), mask=wanted)
 
 
 @triton.jit
@@ -73,7 +73,7 @@ def _join_kernel(
     outer_gain_ptr,
     outer_shift_ptr,
     out_ptr,  # [B, T, P, d]
-    places,  # P
+    positions,  # P
     rows,  # B · P
     epsilon,
     STEPS: tl.constexpr,
@@ -90,7 +90,8 @@ def _join_kernel(
     column = tl.arange(0, WIDTH)[None, :]
     known = column < COLUMNS
     inside = (row < rows)[:, None] & known
-    start = ((row // places).to(tl.int64) * (STEPS * places) + row % places)[:, None]  # of a position's first step
+    # of a position's first step
+    start = ((row // positions).to(tl.int64) * (STEPS * positions) + row % positions)[:, None]
     bias = tl.load(bias_ptr + column, mask=known, other=0.0)
     gain = tl.load(gain_ptr + column, mask=known, other=0.0)
     shift = tl.load(shift_ptr + column, mask=known, other=0.0)
@@ -102,18 +103,18 @@ def _join_kernel(
         for inner in tl.static_range(STEPS_PER_READ):
             step = earlier + inner
             past = inside & (step < first)
-            place = (start + step * places) * (2 * COLUMNS) + column
-            rated += tl.load(convolved_ptr + place, mask=past, other=0.0).to(tl.float32)
-            changed += tl.load(convolved_ptr + place + COLUMNS, mask=past, other=0.0).to(tl.float32)
+            offsets = (start + step * positions) * (2 * COLUMNS) + column
+            rated += tl.load(convolved_ptr + offsets, mask=past, other=0.0).to(tl.float32)
+            changed += tl.load(convolved_ptr + offsets + COLUMNS, mask=past, other=0.0).to(tl.float32)
     before = changed * (1.0 / tl.maximum(first, 1))
     for index in range(SEGMENT):
         step = first + index
-        token = start + step * places
+        token = start + step * positions
         wanted = inside & (step < STEPS)
-        place = token * (2 * COLUMNS) + column
+        offsets = token * (2 * COLUMNS) + column
         attended = tl.load(attended_ptr + token * COLUMNS + column, mask=wanted, other=0.0).to(tl.float32)
-        rated += tl.load(convolved_ptr + place, mask=wanted, other=0.0).to(tl.float32)
-        changed += tl.load(convolved_ptr + place + COLUMNS, mask=wanted, other=0.0).to(tl.float32)
+        rated += tl.load(convolved_ptr + offsets, mask=wanted, other=0.0).to(tl.float32)
+        changed += tl.load(convolved_ptr + offsets + COLUMNS, mask=wanted, other=0.0).to(tl.float32)
         share = 1.0 / (step + 1)
         rate = changed * share
         mixed = rated * share + (rate - before) + bias
@@ -148,15 +149,15 @@ def pooled_spikes(i: PooledSpikesInputs) -> Tensor:
 def joined_tokens(i: JoinedTokensInputs) -> Tensor:
     convolved, attended = i.convolved, i.attended
     vectors = (i.bias, i.weight, i.shift, i.outer_weight, i.outer_shift)
-    samples, steps, places, columns = attended.shape
+    samples, steps, positions, columns = attended.shape
     out = torch.empty_like(attended, dtype=torch.float32)
     width = next_power_of_2(columns)
     rows = max(1, JOIN_TILE // width)
-    blocks = ceil_div(samples * places, rows)
+    blocks = ceil_div(samples * positions, rows)
     segment = ceil_div(steps, min(steps, max(1, MIN_PROGRAMS // blocks)))
     segments = ceil_div(steps, segment)
     _join_kernel[(blocks, segments)](
-        convolved, attended, *(vector.contiguous() for vector in vectors), out, places, samples * places, EPSILON,
+        convolved, attended, *(vector.contiguous() for vector in vectors), out, positions, samples * positions, EPSILON,
         STEPS=steps, SEGMENT=segment, BEFORE=(segments - 1) * segment, STEPS_PER_READ=STEPS_PER_READ,
         COLUMNS=columns, WIDTH=width, ROWS=rows, num_warps=JOIN_WARPS,
     )  # fmt: skip

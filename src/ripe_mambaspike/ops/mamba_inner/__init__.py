@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.operator import Operator, empty_if
+from ripe_mambaspike.ops.shapes import sum_dtype
 
 
 class InnerWeights(NamedTuple):
@@ -60,7 +61,7 @@ def mamba_inner(
     States are supported for one direction only (D = 1), and gradients only without states.
     """
     if inputs.shape[2] != 1 and (initial_state is not None or output_final_state):
-        raise InputError(f"initial_state: expected one direction, got {inputs.shape[2]}", field="initial_state")
+        raise InputError.expected("initial_state", "one direction", inputs.shape[2])
     conv_state, ssm_state = initial_state or (None, None)
     out, ssm = MAMBA_INNER(MambaInnerInputs(inputs, *weights, conv_state, ssm_state, output_final_state))
     if not output_final_state:
@@ -74,8 +75,7 @@ def mamba_inner(
 def empty_mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
     """Both outputs, uninitialized."""
     batch, length, directions, width = i.inputs.shape
-    dtype = torch.float64 if i.inputs.dtype == torch.float64 else torch.float32
-    ssm = empty_if(i.output_final_state, i.inputs, (batch, *i.A.shape[1:]), dtype)
+    ssm = empty_if(i.output_final_state, i.inputs, (batch, *i.A.shape[1:]), sum_dtype(i.inputs))
     return i.inputs.new_empty(batch, length, directions, width // 2), ssm
 
 

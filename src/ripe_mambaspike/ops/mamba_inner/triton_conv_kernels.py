@@ -20,8 +20,8 @@ def inner_rows(inputs_ptr, index, reverse, length, stride, column, known, K: tl.
     rows = tl.load(inputs_ptr + token[:, None] * stride + column[None, :], mask=there, other=0.0).to(tl.float32)
     if before_ptr is not None:
         earlier = ((index < 0) & (index > -K))[:, None] & known[None, :]
-        places = (index + (K - 1))[:, None] * width + column[None, :]
-        rows += tl.load(before_ptr + places, mask=earlier, other=0.0).to(tl.float32)
+        state_offsets = (index + (K - 1))[:, None] * width + column[None, :]
+        rows += tl.load(before_ptr + state_offsets, mask=earlier, other=0.0).to(tl.float32)
     return rows
 
 

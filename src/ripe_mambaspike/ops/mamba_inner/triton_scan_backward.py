@@ -14,9 +14,9 @@ import triton.language as tl
 from ripe_mambaspike.ops.mamba_inner.triton_scan_parts import (
     LOG2_E,
     cells_of,
+    channel_offsets,
     channel_tile,
     channels_of,
-    places_of,
     powers_of,
     rates_of,
     row_of,
@@ -40,7 +40,7 @@ def costates_kernel(
     sequence = tl.program_id(1).to(tl.int64)
     channel = channels_of(block, 1, LANES)
     known = channel < channels
-    place = tl.arange(0, T)[:, None, None, None]
+    row_index = tl.arange(0, T)[:, None, None, None]
 
     proj_ptr += sequence * length * (R + 2 * N)
     inputs_ptr += (sample * length * directions + direction) * 2 * channels + channels
@@ -61,7 +61,7 @@ def costates_kernel(
         power = powers_of(steps_of(logits, channel, met, channels), rates)
         seen = out_of[:, None, :, None] * (grad * gate * tl.sigmoid(gate))[:, :, None, :]
         for k in tl.static_range(T):
-            carried = row_of(power, place, T - 1 - k) * (row_of(seen, place, T - 1 - k) + carried)
+            carried = row_of(power, row_index, T - 1 - k) * (row_of(seen, row_index, T - 1 - k) + carried)
     grid = cells_of(channel, channels, N)
     row = (sequence * chunks + part) * N * channels
     tl.store(leaves_ptr + row + grid, carried, mask=known[:, None, :])
@@ -87,7 +87,7 @@ def gradients_kernel(
     sequence = direction * batch + sample
     channel = channels_of(block, G, LANES)
     known = channel < channels
-    place = tl.arange(0, T)[:, None, None, None]
+    row_index = tl.arange(0, T)[:, None, None, None]
     state_index = tl.arange(0, N)
     rank = tl.arange(0, RANKS)
     width: tl.constexpr = R + 2 * N
@@ -141,9 +141,9 @@ def gradients_kernel(
         added = into[:, None, :, None] * drive
         kept = power
         for k in tl.static_range(T):
-            left = row_of(power, place, k) * state
-            state = left + row_of(added, place, k)
-            kept = with_row(kept, place, k, left)
+            left = row_of(power, row_index, k) * state
+            state = left + row_of(added, row_index, k)
+            kept = with_row(kept, row_index, k, left)
         states = kept + added
 
         # through the gate
@@ -153,7 +153,7 @@ def gradients_kernel(
         grad_seen = grad * gate * opened
         skip_sum += grad_seen * u
         there = met[:, None, None] & known[None]
-        offsets = places_of(token, directions * 2 * channels, channel)
+        offsets = channel_offsets(token, directions * 2 * channels, channel)
         tl.store(grad_inputs_ptr + offsets, grad_gate.to(grad_inputs_ptr.dtype.element_ty), mask=there)
         grads = grad_proj_ptr + token[:, None] * width
         grad_out_of = tl.sum(tl.sum(states * grad_seen[:, :, None, :], 1), 2)
@@ -162,9 +162,9 @@ def gradients_kernel(
         # the co-states
         costates = out_of[:, None, :, None] * grad_seen[:, :, None, :]
         for k in tl.static_range(T):
-            costate = row_of(costates, place, T - 1 - k) + carried
-            carried = row_of(power, place, T - 1 - k) * costate
-            costates = with_row(costates, place, T - 1 - k, costate)
+            costate = row_of(costates, row_index, T - 1 - k) + carried
+            carried = row_of(power, row_index, T - 1 - k) * costate
+            costates = with_row(costates, row_index, T - 1 - k, costate)
 
         grad_into = tl.sum(tl.sum(costates * drive, 1), 2)
         tl.store(grads + R + state_index[None, :], grad_into, mask=met[:, None])
@@ -179,7 +179,7 @@ def gradients_kernel(
         weight_sum += tl.sum(parts[:, None, :, None] * grad_logits[:, :, None, :], 0)
 
         grad_u = grad_drive * step + grad_seen * skip[None]
-        offsets = places_of(token, channels, channel)
+        offsets = channel_offsets(token, channels, channel)
         tl.store(grad_u_ptr + offsets, grad_u.to(grad_u_ptr.dtype.element_ty), mask=there)
         grad_parts = tl.sum(tl.sum(grad_logits[:, :, None, :] * weight[None], 1), 2)
         tl.store(grads + rank[None, :], grad_parts, mask=ranks)

@@ -47,7 +47,7 @@ def walk_kernel(
     channel = channels_of(block, 1, LANES)
     flat = block * LANES + tl.arange(0, LANES)
     known = flat < channels
-    place = tl.arange(0, T)[:, None, None, None]
+    row_index = tl.arange(0, T)[:, None, None, None]
     grid = cells_of(channel, channels, N)
     known_grid = (channel < channels)[:, None, :]
 
@@ -78,7 +78,7 @@ def walk_kernel(
         power = powers_of(step, rates)
         drive = into[:, None, :, None] * (step * u)[:, :, None, :]
         for k in tl.static_range(T):
-            state = row_of(power, place, k) * state + row_of(drive, place, k)
+            state = row_of(power, row_index, k) * state + row_of(drive, row_index, k)
     if not KEEP:
         tl.store(states_ptr + (sequence * chunks + part) * N * channels + grid, state, mask=known_grid)
         sums = tl.sum(tl.sum(total, 0), 0)
@@ -200,7 +200,7 @@ def outputs_kernel(
     reverse = direction == 1
     channel = channels_of(block, 1, LANES)
     known = (channel < E) | EVEN
-    place = tl.arange(0, T)[:, None, None, None]
+    row_index = tl.arange(0, T)[:, None, None, None]
 
     u_ptr += sequence * length * E
     proj_ptr += sequence * length * (R + 2 * N)
@@ -238,8 +238,8 @@ def outputs_kernel(
         power = powers_of(step, rates)
         states = into[:, None, :, None] * (step * u)[:, :, None, :]
         for k in tl.static_range(T):
-            state = row_of(power, place, k) * state + row_of(states, place, k)
-            states = with_row(states, place, k, state)
+            state = row_of(power, row_index, k) * state + row_of(states, row_index, k)
+            states = with_row(states, row_index, k, state)
         seen = tl.sum(states * out_of[:, None, :, None], 2) + skip[None] * u
         out = seen * silu(gate)
         there = ((first + offset + tl.arange(0, T) < length) | EVEN)[:, None, None] & known[None]

@@ -18,16 +18,16 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def row_of(tile, place, index):
-    """Row `index` of a float32 tile [T, G, N, LANES], place [T, 1, 1, 1]; as integers, whose zeros fold away."""
-    bits = tl.where(place == index, tile.to(tl.int32, bitcast=True), 0)
+def row_of(tile, row_index, index):
+    """Row `index` of a float32 tile [T, G, N, LANES], row_index [T, 1, 1, 1]; as integers, whose zeros fold away."""
+    bits = tl.where(row_index == index, tile.to(tl.int32, bitcast=True), 0)
     return tl.sum(bits, 0).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def with_row(tile, place, index, row):
-    """The tile with `row` [G, N, LANES] in place `index`."""
-    return tl.where(place == index, row[None], tile)
+def with_row(tile, row_index, index, row):
+    """The tile with `row` [G, N, LANES] as row `index`."""
+    return tl.where(row_index == index, row[None], tile)
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def cells_of(channel, channels, N: tl.constexpr):
 
 
 @triton.jit
-def places_of(token, stride, channel):
+def channel_offsets(token, stride, channel):
     """Offsets [T, G, LANES] of the tokens' channels, tokens `stride` apart, with the same hints."""
     offsets = token[:, None, None] * stride + channel[None]
     return tl.multiple_of(tl.max_contiguous(offsets, [1, 2, 32]), [1, 1, 1])
@@ -115,7 +115,7 @@ def channel_tile(pointer, token, stride, channel, met, channels, SPREAD: tl.cons
     there = met[:, None, None] & (channel < channels)[None]
     offsets = token[:, None, None] * stride + channel[None]
     if SPREAD:
-        offsets = places_of(token, stride, channel)
+        offsets = channel_offsets(token, stride, channel)
     return tl.load(pointer + offsets, mask=there, other=0.0).to(tl.float32)
 
 

@@ -55,7 +55,7 @@ def sizes_of(inputs: Tensor, conv: Tensor, dt_proj: Tensor, decay: Tensor) -> Si
     batch, length, directions, _ = inputs.shape
     states = decay.shape[2]
     if states > MAX_STATES or states & (states - 1):
-        raise ConfigError(f"states: expected a power of two up to {MAX_STATES}, got {states}", field="states")
+        raise ConfigError.expected("states", f"a power of two up to {MAX_STATES}", states)
     return Sizes(batch, length, directions, conv.shape[1], conv.shape[2], dt_proj.shape[2], states)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs, empty_attend_fire
-from ripe_mambaspike.ops.norm_fire.cpu import check_in_place, constants, norm, states
+from ripe_mambaspike.ops.norm_fire.cpu import check_in_place, check_shapes, constants, norm, states
 from ripe_mambaspike.ops.operator import empty_if, gradient_like
 
 
@@ -27,13 +27,14 @@ def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     spikes, operand, attention, *finals = outputs
     weights = (*_weights(i, i.potential.dtype), dense(i.attention_gain, torch.float32))
     neuron = (*constants(i.firing), float(i.firing.sharpness))
-    initial, final = states(i.initial_state, i.firing.relaxed, finals)
+    initial, final = states(i.initial_state, i.features, i.firing.relaxed, finals)
     before = _before(i)
-    in_place = i.initial_state is not None and i.initial_state.rows is not None
-    if in_place:
+    rows = None if i.initial_state is None else i.initial_state.rows
+    check_shapes([i.input_spikes], rows, i.features)
+    if rows is not None:
         check_in_place([i.input_spikes], [before])
     inputs = (*_wide(i), *norm(i.scale, i.shift), *weights, *neuron, before, *initial)
-    written = (operand, or_null(attention), spikes, before if in_place else None, *final)
+    written = (operand, or_null(attention), spikes, None if rows is None else before, *final)
     call("attend", *_kinds(i), i.firing.relaxed, *operand.shape, *inputs, *written)
     return outputs
 
@@ -42,7 +43,7 @@ def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[
     """Gradients of potential, spikes, features, scale, shift, the three weights and gain, in the inputs' dtypes."""
     rows, *affine = norm(i.scale, i.shift)
     if rows:
-        raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
+        raise InputError.expected("first_step", "an int where gradients are computed", "a tensor")
     small = [*affine, *_weights(i, torch.float32), dense(i.gain, torch.float32)]
     wide = [torch.empty_like(i.potential, memory_format=torch.contiguous_format) for _ in range(3)]
     found = [None if p is None else torch.empty_like(p) for p in small]

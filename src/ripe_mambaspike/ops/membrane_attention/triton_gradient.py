@@ -97,15 +97,15 @@ def query_side(
             by_query = tl.dot(by_z, tl.trans(u), by_query, input_precision=PRECISION)
             by_u = tl.dot(tl.trans(weight), by_z, input_precision=PRECISION)
             store_tile(grad_potential + base, rows, positions, channels, by_u, C)
-        place = later.to(tl.int64) * tl.num_programs(1) + chunk
-        store_row(channel_sums + place * 2 * C, channels, by_gain, C)
-        store_row(channel_sums + (place * 2 + 1) * C, channels, by_key_sum, C)
-        store_matrix(grad_mixed + place * C * C, channels, channels, by_mixed, C)
-        store_matrix(grad_query + place * C * C, channels, channels, by_query, C)
+        slot = later.to(tl.int64) * tl.num_programs(1) + chunk
+        store_row(channel_sums + slot * 2 * C, channels, by_gain, C)
+        store_row(channel_sums + (slot * 2 + 1) * C, channels, by_key_sum, C)
+        store_matrix(grad_mixed + slot * C * C, channels, channels, by_mixed, C)
+        store_matrix(grad_query + slot * C * C, channels, channels, by_query, C)
     if AFFINE:
-        place = pair.to(tl.int64) * tl.num_programs(1) + chunk
-        store_row(affine_sums + place * 2 * C, channels, by_scale, C)
-        store_row(affine_sums + (place * 2 + 1) * C, channels, by_shift, C)
+        slot = pair.to(tl.int64) * tl.num_programs(1) + chunk
+        store_row(affine_sums + slot * 2 * C, channels, by_scale, C)
+        store_row(affine_sums + (slot * 2 + 1) * C, channels, by_shift, C)
 
 
 @Synchronous
@@ -153,8 +153,8 @@ def key_side(
             by_u = load_tile(grad_potential + base, rows, positions, channels, C).to(tl.float32)
             by_u = tl.dot(tl.trans(weight), by_z, by_u, input_precision=PRECISION)
             store_tile(grad_potential + base, rows, positions, channels, by_u, C)
-        place = later.to(tl.int64) * tl.num_programs(1) + chunk
-        store_matrix(grad_key + place * C * C, channels, channels, by_key, C)
+        slot = later.to(tl.int64) * tl.num_programs(1) + chunk
+        store_matrix(grad_key + slot * C * C, channels, channels, by_key, C)
 
 
 @triton.jit

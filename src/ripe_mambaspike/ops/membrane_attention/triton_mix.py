@@ -167,14 +167,14 @@ def _gather(
         store_row(sums + (later * 3 + 1) * C, channels, rates, C)
         store_row(sums + (later * 3 + 2) * C, channels, _mean_value(rates, weight), C)
     else:
-        place = later.to(tl.int64) * tl.num_programs(1) + chunk
-        store_row(sums + place * 2 * C, channels, key_sum, C)
-        store_row(sums + (place * 2 + 1) * C, channels, spike_sum, C)
+        slot = later.to(tl.int64) * tl.num_programs(1) + chunk
+        store_row(sums + slot * 2 * C, channels, key_sum, C)
+        store_row(sums + (slot * 2 + 1) * C, channels, spike_sum, C)
     if SINGLE and KEEP:
         total += key_sum[:, None] * first[None, :]
     if KEEP or not SINGLE:
-        place = later.to(tl.int64) * tl.num_programs(1) + chunk
-        store_matrix(gathered + place * C * C, channels, channels, total, C)
+        slot = later.to(tl.int64) * tl.num_programs(1) + chunk
+        store_matrix(gathered + slot * C * C, channels, channels, total, C)
 
 
 @Synchronous
@@ -192,10 +192,10 @@ def _mix(
     key_sum = tl.zeros([ROWS], tl.float32)
     spike_sum = tl.zeros([WIDTH], tl.float32)
     for chunk in range(CHUNKS):
-        place = later.to(tl.int64) * CHUNKS + chunk
-        total += load_matrix(partial + place * C * C, rows, channels, C)
-        key_sum += load_row(partial_sums + place * 2 * C, rows, C)
-        spike_sum += load_row(partial_sums + (place * 2 + 1) * C, channels, C)
+        slot = later.to(tl.int64) * CHUNKS + chunk
+        total += load_matrix(partial + slot * C * C, rows, channels, C)
+        key_sum += load_row(partial_sums + slot * 2 * C, rows, C)
+        spike_sum += load_row(partial_sums + (slot * 2 + 1) * C, channels, C)
     _, source = _step_and_source(later, steps, SHIFTED)
     first = _spike_offset(spikes + source.to(tl.int64) * positions * C, mixed, channels, C)
     rates = tl.div_rn(spike_sum, positions * 1.0)

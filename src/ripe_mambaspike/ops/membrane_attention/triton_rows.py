@@ -127,12 +127,12 @@ def modulate_rows_gradient(
         by_key_sum += tl.sum(query * by_denominator[None, :], 1)
         store_tile(numerator + base, rows, positions, channels, by_numerator, C)
         tl.store(grad_denominator + pair.to(tl.int64) * positions + rows, by_denominator, mask=rows < positions)
-    place = pair.to(tl.int64) * tl.num_programs(1) + chunk
+    slot = pair.to(tl.int64) * tl.num_programs(1) + chunk
     if AFFINE:
-        store_row(affine_sums + place * 2 * C, channels, by_scale, C)
-        store_row(affine_sums + (place * 2 + 1) * C, channels, by_shift, C)
-    store_row(channel_sums + place * 2 * C, channels, by_gain, C)
-    store_row(channel_sums + (place * 2 + 1) * C, channels, by_key_sum, C)
+        store_row(affine_sums + slot * 2 * C, channels, by_scale, C)
+        store_row(affine_sums + (slot * 2 + 1) * C, channels, by_shift, C)
+    store_row(channel_sums + slot * 2 * C, channels, by_gain, C)
+    store_row(channel_sums + (slot * 2 + 1) * C, channels, by_key_sum, C)
 
 
 @triton.jit

@@ -35,10 +35,10 @@ def store_tile(pointer, rows, limit, channels, value, C: tl.constexpr):
     in the layout for floats and in the one for bytes.
     """
     mask = (channels < C)[:, None] & (rows < limit)[None, :]
-    places = rows[None, :] * C + channels[:, None]
+    offsets = rows[None, :] * C + channels[:, None]
     if C % 8 == 0:
-        places = tl.multiple_of(tl.max_contiguous(places, [8, 1]), [8, 1])
-    tl.store(pointer + places, value.to(pointer.dtype.element_ty), mask=mask)
+        offsets = tl.multiple_of(tl.max_contiguous(offsets, [8, 1]), [8, 1])
+    tl.store(pointer + offsets, value.to(pointer.dtype.element_ty), mask=mask)
 
 
 @triton.jit

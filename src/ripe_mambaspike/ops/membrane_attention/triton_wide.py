@@ -18,7 +18,7 @@ class Gathered(NamedTuple):
     """The sums of `triton_mix` for every step of a slice."""
 
     key: Tensor  # φ(K) [pairs, P, C]
-    centered: Tensor  # S − r [pairs, P, C], of the spikes at this place
+    centered: Tensor  # S − r [pairs, P, C], of the spikes of this step
     gathered: Tensor  # φ(K)ᵀ (S − r) of the spikes before [pairs, C, C]
     mixed: Tensor  # M [pairs, C, C]
     key_sum: Tensor  # k [pairs, C] float32

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.neurons import NeuronConstants
 from ripe_mambaspike.ops.operator import Operator, empty_if, grad_proxy_of, select_steps, spikes_as
+from ripe_mambaspike.ops.shapes import sum_dtype
 
 __all__ = ["FireOutput", "FireState", "Firing", "NeuronConstants", "NormFireInputs", "norm_fire", "spikes_as"]
 
@@ -94,9 +95,8 @@ def final_state(finals: tuple[Tensor, ...], spikes: Tensor, firing: Firing) -> F
 def empty_finals(firing: Firing, wanted: bool, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The last three outputs of every operator that ends in a neuron: membrane, its imaginary part, relaxed spikes."""
     shape = (x.shape[0], x[0, 0, ..., 0].numel(), x.shape[-1])
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     kinds = (wanted, wanted and firing.rotation is not None, wanted and firing.relaxed)
-    membrane, membrane_imag, last_spikes = (empty_if(one, x, shape, dtype) for one in kinds)
+    membrane, membrane_imag, last_spikes = (empty_if(one, x, shape, sum_dtype(x)) for one in kinds)
     return membrane, membrane_imag, last_spikes
 
 

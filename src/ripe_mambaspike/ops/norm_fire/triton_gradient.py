@@ -171,8 +171,8 @@ def norm_fire_backward_kernel(
             joined = tl.reshape(tl.sum(joined, 0), [COLUMNS, 2 * SEGMENT])
             lane = tl.arange(0, 2 * SEGMENT)
             t = start + (SEGMENT - 1) - lane % SEGMENT
-            place = (row_block * STEPS + t[None, :]) * CHANNELS + channel[:, None]
-            tl.store(step_sums_ptr + 2 * place + lane // SEGMENT, joined, mask=known[:, None] & (t < STEPS)[None, :])
+            offsets = (row_block * STEPS + t[None, :]) * CHANNELS + channel[:, None]
+            tl.store(step_sums_ptr + 2 * offsets + lane // SEGMENT, joined, mask=known[:, None] & (t < STEPS)[None, :])
 
     SLOTS: tl.constexpr = 2 + PARTS + FILTERED
     sums = channel_sums_ptr + row_block * SLOTS * CHANNELS + channel
@@ -205,14 +205,14 @@ def norm_fire_parameters_kernel(
     grad_gain = tl.load(channel_sums_ptr + CHANNELS + channel, mask=known)
     if scale_ptr is not None:
         step = tl.arange(0, STEP_LANES)
-        place = step[:, None] * CHANNELS + channel[None, :]
+        offsets = step[:, None] * CHANNELS + channel[None, :]
         live = (step < STEPS)[:, None] & known[None, :]
         gain = tl.load(gain_ptr + channel, mask=known)[None, :]
-        with_x = tl.load(step_sums_ptr + 2 * place, mask=live, other=0.0)
-        alone = tl.load(step_sums_ptr + 2 * place + 1, mask=live, other=0.0)
-        tl.store(grad_scale_ptr + place, gain * with_x, mask=live)
-        tl.store(grad_shift_ptr + place, gain * alone, mask=live)
-        scale = tl.load(scale_ptr + place, mask=live, other=0.0)
-        shift = tl.load(shift_ptr + place, mask=live, other=0.0)
-        grad_gain += tl.sum(scale * with_x + shift * alone, 0)
+        with_x = tl.load(step_sums_ptr + 2 * offsets, mask=live, other=0.0)
+        without_x = tl.load(step_sums_ptr + 2 * offsets + 1, mask=live, other=0.0)
+        tl.store(grad_scale_ptr + offsets, gain * with_x, mask=live)
+        tl.store(grad_shift_ptr + offsets, gain * without_x, mask=live)
+        scale = tl.load(scale_ptr + offsets, mask=live, other=0.0)
+        shift = tl.load(shift_ptr + offsets, mask=live, other=0.0)
+        grad_gain += tl.sum(scale * with_x + shift * without_x, 0)
     tl.store(grad_gain_ptr + channel, grad_gain, mask=known)

@@ -12,12 +12,12 @@ from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, init
 
 
 @triton.jit
-def normed(x, scale_ptr, shift_ptr, place, live):
+def normed(x, scale_ptr, shift_ptr, offsets, live):
     """The neuron's input in float32 from a block of x: scaled and shifted where there is a norm."""
     x = x.to(tl.float32)
     if scale_ptr is not None:
-        scale = tl.load(scale_ptr + place, mask=live, other=0.0)
-        shift = tl.load(shift_ptr + place, mask=live, other=0.0)
+        scale = tl.load(scale_ptr + offsets, mask=live, other=0.0)
+        shift = tl.load(shift_ptr + offsets, mask=live, other=0.0)
         x = tl.fma(scale, x, shift)
     return x
 

@@ -39,20 +39,20 @@ def fire_step(
 
 
 @triton.jit
-def initial(pointer, places, mask):
-    """A part of the state before the first step, float32 in the shape of `places`; zeros if there is none."""
+def initial(pointer, offsets, mask):
+    """A part of the state before the first step, float32 in the shape of `offsets`; zeros if there is none."""
     if pointer is not None:
-        state = tl.load(pointer + places, mask=mask, other=0).to(tl.float32)
+        state = tl.load(pointer + offsets, mask=mask, other=0).to(tl.float32)
     else:
-        state = tl.zeros(places.shape, tl.float32)
+        state = tl.zeros(offsets.shape, tl.float32)
     return state
 
 
 @triton.jit
-def store_final(pointer, places, state, mask):
+def store_final(pointer, offsets, state, mask):
     """Store the same part after the last step in the layout `initial` reads, if requested."""
     if pointer is not None:
-        tl.store(pointer + places, state, mask=mask)
+        tl.store(pointer + offsets, state, mask=mask)
 
 
 @triton.jit

@@ -6,10 +6,10 @@ equals the kernel k [9C] has the mean k·m and the mean square kᵀ S k. `algebr
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.operator import Operator
+from ripe_mambaspike.ops.shapes import sum_dtype
 
 
 class PatchMomentsInputs(NamedTuple):
@@ -28,19 +28,13 @@ def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
 
 
 def _empty(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
-    size = 9 * i.x.shape[-1]
-    dtype = torch.float64 if i.x.dtype == torch.float64 else torch.float32
+    size, dtype = 9 * i.x.shape[-1], sum_dtype(i.x)
     return i.x.new_empty(size, dtype=dtype), i.x.new_empty(size, size, dtype=dtype)
 
 
-def arriving(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
+def or_zeros(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
     """Both gradients, zeros for those that are None."""
-    mean, second = (like if grad is None else grad for grad, like in zip(grads, _zeros(i), strict=True))
-    return mean, second
-
-
-def _zeros(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
-    mean, second = (one.zero_() for one in _empty(i))
+    mean, second = (like.zero_() if grad is None else grad for grad, like in zip(grads, _empty(i), strict=True))
     return mean, second
 
 

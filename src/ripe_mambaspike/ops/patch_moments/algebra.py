@@ -43,7 +43,7 @@ def mean_patch(images: Tensor, stride: int) -> Tensor:
     count, height, width, _ = images.shape
     rows, columns = outputs(height, stride), outputs(width, stride)
     padded = F.pad(images.sum(0, dtype=torch.float32).double(), (0, 0, 1, 2, 1, 2))
-    sums = [padded[place].sum((0, 1)) for place in tap_places(rows, columns, stride)]
+    sums = [padded[window].sum((0, 1)) for window in tap_windows(rows, columns, stride)]
     return (torch.cat(sums) / (count * rows * columns)).float()
 
 
@@ -52,7 +52,7 @@ def outputs(size: int, stride: int) -> int:
     return -(-size // stride)
 
 
-def tap_places(rows: int, columns: int, stride: int) -> list[tuple[slice, slice]]:
+def tap_windows(rows: int, columns: int, stride: int) -> list[tuple[slice, slice]]:
     """The slices that each of the nine taps reads from the image, padded by one before and two after."""
     return [
         (slice(y, y + rows * stride, stride), slice(x, x + columns * stride, stride))

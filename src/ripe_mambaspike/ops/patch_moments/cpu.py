@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, arriving
+from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, or_zeros
 from ripe_mambaspike.ops.patch_moments.algebra import (
     SIDES,
     all_displacements,
@@ -14,7 +14,7 @@ from ripe_mambaspike.ops.patch_moments.algebra import (
     outputs,
     patch_gradient,
     second_moment,
-    tap_places,
+    tap_windows,
     unit_stride_gradient,
 )
 
@@ -38,7 +38,7 @@ def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
 def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor]:
     """The gradient of x [B, T, H, W, C], in its precision."""
     x, stride = i
-    grad_mean, grad_second = arriving(i, grads)
+    grad_mean, grad_second = or_zeros(i, grads)
     images = x.flatten(0, 1).float()
     count, height, width, channels = images.shape
     if stride == 1:
@@ -50,8 +50,8 @@ def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ..
     images_per_part = max(1, 4 * MAX_PIXELS_PER_SUM // (height * width))
     for part, out in zip(images.split(images_per_part), padded.split(images_per_part), strict=True):
         by_tap = convolve_exactly(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
-        for tap, place in enumerate(tap_places(rows, columns, stride)):
-            out[:, *place] += by_tap[..., tap, :]
+        for tap, window in enumerate(tap_windows(rows, columns, stride)):
+            out[:, *window] += by_tap[..., tap, :]
     return (padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape),)
 
 
@@ -110,5 +110,5 @@ def _patches(images: Tensor, stride: int) -> Tensor:
     """[N, H, W, C] → every patch [positions, 9C]."""
     rows, columns = (outputs(size, stride) for size in images.shape[1:3])
     padded = F.pad(images, (0, 0, 1, 2, 1, 2))
-    taps = [padded[:, *place] for place in tap_places(rows, columns, stride)]
+    taps = [padded[:, *window] for window in tap_windows(rows, columns, stride)]
     return torch.stack(taps, 3).flatten(3).flatten(0, 2)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, arriving
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, or_zeros
 from ripe_mambaspike.ops.patch_moments.algebra import (
     all_displacements,
     convolve_exactly,
@@ -32,7 +33,7 @@ def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
 
 
 def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor]:
-    return (_gradient(*i, *arriving(i, grads)),)
+    return (_gradient(*i, *or_zeros(i, grads)),)
 
 
 def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) -> Tensor:
@@ -48,7 +49,7 @@ def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) ->
         parts = [unit_stride_gradient(part, grad_mean, grad_second, positions) for part in images.split(size)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous().view(x.shape)
     if stride != 2:
-        raise ValueError(f"stride: expected 1 or 2, got {stride}")
+        raise InputError.expected("stride", "1 or 2", stride)
     positions = outputs(height, stride) * outputs(width, stride)
     kernel, bias = patch_gradient(grad_mean, grad_second, count * positions)
     images_per_part = max(1, MAX_TEMPORARY_BYTES // (9 * channels * positions * x.element_size()))

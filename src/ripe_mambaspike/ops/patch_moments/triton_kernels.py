@@ -96,8 +96,8 @@ def correlate_kernel(
         )  # fmt: skip
         total = tl.dot(tl.trans(shifted), center, total, input_precision="ieee")
     part = (split * tl.num_programs(1) + window).to(tl.int64) * (COUNT * CHANNELS * CHANNELS)
-    places = parts_ptr + part + wide[:, None] * CHANNELS + narrow[None, :]
-    tl.store(places, total, mask=(index < COUNT)[:, None] & (narrow < CHANNELS)[None, :])
+    targets = parts_ptr + part + wide[:, None] * CHANNELS + narrow[None, :]
+    tl.store(targets, total, mask=(index < COUNT)[:, None] & (narrow < CHANNELS)[None, :])
 
 
 @Synchronous
@@ -139,8 +139,8 @@ def products_kernel(
                 0, 0, HEIGHT, WIDTH, WIDTH, CHANNELS,
             )  # fmt: skip
             total = tl.dot(tl.trans(a), b, total, input_precision="ieee")
-        places = parts_ptr + split.to(tl.int64) * (entries * entries) + one[:, None] * entries + two[None, :]
-        tl.store(places, total, mask=(one < entries)[:, None] & (two < entries)[None, :])
+        targets = parts_ptr + split.to(tl.int64) * (entries * entries) + one[:, None] * entries + two[None, :]
+        tl.store(targets, total, mask=(one < entries)[:, None] & (two < entries)[None, :])
 
 
 @triton.jit
@@ -156,8 +156,8 @@ def collect_kernel(
     """Stride 2: every pixel adds up the gradients of the patches it lies in, one or two along each axis."""
     rows: tl.constexpr = (HEIGHT + 1) // 2
     columns: tl.constexpr = (WIDTH + 1) // 2
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    pixel, channel = place // CHANNELS, place % CHANNELS
+    element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    pixel, channel = element // CHANNELS, element % CHANNELS
     line, x = pixel // WIDTH, (pixel % WIDTH).to(tl.int32)
     image, y = line // HEIGHT, (line % HEIGHT).to(tl.int32)
     total = tl.zeros([BLOCK], tl.float32)
@@ -166,13 +166,13 @@ def collect_kernel(
             # an even pixel is the middle of one patch; an odd one is the last of one and the first of the next
             row, column = y // 2 + below, x // 2 + beyond
             tap = tl.where(y % 2 == 0, 1, 2 - 2 * below) * 3 + tl.where(x % 2 == 0, 1, 2 - 2 * beyond)
-            meets = (place < numbers) & (row < rows) & (column < columns)
+            meets = (element < numbers) & (row < rows) & (column < columns)
             meets = meets & ((y % 2 == 1) | (below == 0)) & ((x % 2 == 1) | (beyond == 0))
             position = (image * rows + row) * columns + column
             total += tl.load(grads_ptr + (position * 9 + tap) * CHANNELS + channel, mask=meets, other=0.0).to(
                 tl.float32
             )
-    tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=place < numbers)
+    tl.store(out_ptr + element, total.to(out_ptr.dtype.element_ty), mask=element < numbers)
 
 
 def correlations(images: Tensor, *, borders: bool) -> Tensor:

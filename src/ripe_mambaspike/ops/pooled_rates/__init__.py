@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.ops.operator import Operator, empty_if
+from ripe_mambaspike.ops.operator import Operator
+from ripe_mambaspike.ops.shapes import sum_dtype
 
 
 class RateState(NamedTuple):
@@ -60,7 +61,7 @@ def pooled_rates(
     rows = initial_state[0].rows if initial_state else None
     if keep is not None:
         if rows is not None:
-            raise InputError("state_rows: expected none with leaky rates, got some", field="state_rows")
+            raise InputError.expected("state_rows", "none with leaky rates", "some")
         return _leaky(spikes, grad_proxies, grid, keep, initial_state, output_final_state)
     counts = [] if initial_state is None else [one.count for one in initial_state]
     steps = None
@@ -104,9 +105,8 @@ def empty_pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
     like = i.grad_proxies[0]
     shape = (*i.spikes[0].shape[:2], i.rows, i.columns)
     rates = like.new_empty(*shape, 2 * sum(one.shape[-1] for one in i.spikes))
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     grid = (shape[0], i.rows, i.columns)
-    counts = [empty_if(True, like, (*grid, one.shape[-1]), dtype) for one in i.spikes]
+    counts = [like.new_empty((*grid, one.shape[-1]), dtype=sum_dtype(like)) for one in i.spikes]
     return rates, counts if i.output_final_state else []
 
 

@@ -62,8 +62,8 @@ def _cells(size: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
     cell = torch.arange(count, device=like.device)
     start = torch.div(cell * size, count, rounding_mode="trunc")
     stop = torch.div((cell + 1) * size + (count - 1), count, rounding_mode="trunc")
-    place = torch.arange(size, device=like.device)
-    inside = (place >= start.unsqueeze(1)) & (place < stop.unsqueeze(1))
+    pixel = torch.arange(size, device=like.device)
+    inside = (pixel >= start.unsqueeze(1)) & (pixel < stop.unsqueeze(1))
     return inside.to(like.dtype), (stop - start).to(like.dtype)
 
 

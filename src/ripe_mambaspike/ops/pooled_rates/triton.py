@@ -82,9 +82,9 @@ def pool_kernel(
             found = tl.reshape(counts, [CELLS, BLOCK]).to(tl.float32)
         total += found * share
         rate = total * tl.div_rn(1.0, (first + step + 1) * 1.0)
-        place = moment * (ROWS * COLUMNS * ALL) + written
-        tl.store(out_ptr + place, rate.to(out_ptr.dtype.element_ty), mask=wanted)
-        tl.store(out_ptr + place + CHANNELS, (rate - before).to(out_ptr.dtype.element_ty), mask=wanted)
+        offsets = moment * (ROWS * COLUMNS * ALL) + written
+        tl.store(out_ptr + offsets, rate.to(out_ptr.dtype.element_ty), mask=wanted)
+        tl.store(out_ptr + offsets + CHANNELS, (rate - before).to(out_ptr.dtype.element_ty), mask=wanted)
         before = rate
     store_final(final_ptr, owned, total, wanted)
 
@@ -118,16 +118,18 @@ def spread_kernel(
                 covers = (row < end_of(y, ROWS, HEIGHT)) & (column < end_of(x, COLUMNS, WIDTH))
                 tall = end_of(row, HEIGHT, ROWS) - first_of(row, HEIGHT, ROWS)
                 wide = end_of(column, WIDTH, COLUMNS) - first_of(column, WIDTH, COLUMNS)
-                place = (moment * (ROWS * COLUMNS) + row * COLUMNS + column)[:, None] * ALL + OFFSET + channel[None, :]
+                offsets = (
+                    (moment * (ROWS * COLUMNS) + row * COLUMNS + column)[:, None] * ALL + OFFSET + channel[None, :]
+                )
                 given = wanted & covers[:, None]
                 area = (tall * wide).to(tl.float32)[:, None]
-                rates += tl.load(grad_ptr + place, mask=given, other=0.0).to(tl.float32) / area
-                changes += tl.load(grad_ptr + place + CHANNELS, mask=given, other=0.0).to(tl.float32) / area
+                rates += tl.load(grad_ptr + offsets, mask=given, other=0.0).to(tl.float32) / area
+                changes += tl.load(grad_ptr + offsets + CHANNELS, mask=given, other=0.0).to(tl.float32) / area
         # the rate at this step enters the output, its own change, and (negatively) the next change
         total += (rates + changes - after) / (step + 1)
         after = changes
-        place = (moment * (HEIGHT * WIDTH) + pixel)[:, None] * CHANNELS + channel[None, :]
-        tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=wanted)
+        offsets = (moment * (HEIGHT * WIDTH) + pixel)[:, None] * CHANNELS + channel[None, :]
+        tl.store(out_ptr + offsets, total.to(out_ptr.dtype.element_ty), mask=wanted)
 
 
 def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:

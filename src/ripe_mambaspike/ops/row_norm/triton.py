@@ -29,12 +29,12 @@ def _row_norm_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < COLUMNS)[None, :]
-    place = row[:, None] * COLUMNS + column[None, :]
-    values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    offsets = row[:, None] * COLUMNS + column[None, :]
+    values = tl.load(x + offsets, mask=inside, other=0.0).to(tl.float32)
     normed, _ = normalize(values, COLUMNS, epsilon, inside)
     gain = tl.load(weight + column, mask=column < COLUMNS, other=0.0)
     shift = tl.load(bias + column, mask=column < COLUMNS, other=0.0)
-    tl.store(out + place, normed * gain[None, :] + shift[None, :], mask=inside)
+    tl.store(out + offsets, normed * gain[None, :] + shift[None, :], mask=inside)
 
 
 @triton.jit
@@ -61,9 +61,9 @@ def _row_norm_backward_kernel(
     for first in range(0, PER_PROGRAM, ROWS):
         row = program * PER_PROGRAM + first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & known[None, :]
-        place = row[:, None] * COLUMNS + column[None, :]
-        values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-        given = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+        offsets = row[:, None] * COLUMNS + column[None, :]
+        values = tl.load(x + offsets, mask=inside, other=0.0).to(tl.float32)
+        given = tl.load(grad + offsets, mask=inside, other=0.0).to(tl.float32)
         normed, spread = normalize(values, COLUMNS, epsilon, inside)
         grad_gain += tl.sum(given * normed, 0)
         grad_shift += tl.sum(given, 0)
@@ -71,7 +71,7 @@ def _row_norm_backward_kernel(
         mean = tl.sum(through, 1) / COLUMNS
         along = tl.sum(through * normed, 1) / COLUMNS
         back = (through - mean[:, None] - normed * along[:, None]) * spread[:, None]
-        tl.store(grad_x + place, back, mask=inside)
+        tl.store(grad_x + offsets, back, mask=inside)
     tl.store(partials + (program * 2) * COLUMNS + column, grad_gain, mask=known)
     tl.store(partials + (program * 2 + 1) * COLUMNS + column, grad_shift, mask=known)
 

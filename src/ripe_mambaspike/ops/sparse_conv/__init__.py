@@ -80,8 +80,8 @@ def _check(i: AccumulateConvInputs) -> None:
 def _expect(right: bool, field: str, wanted: str, given: object) -> None:
     if not right:
         found = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else given
-        raise InputError(f"{field}: expected {wanted}, got {found}", field=field)
+        raise InputError.expected(field, wanted, str(found))
 
 
 def refuse_other_bytes() -> None:
-    raise InputError("spikes: expected bytes 0 or 1, got one above 1", field="spikes")
+    raise InputError.expected("spikes", "bytes 0 or 1", "one above 1")

@@ -25,8 +25,8 @@ def accumulate_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
                 down, across = row + 1 - tap // 3, column + 1 - tap % 3  # input position of the output's center
                 inside = (down >= 0) & (across >= 0) & (down < rows * i.stride) & (across < columns * i.stride)
                 reached = (inside & (down % i.stride == 0) & (across % i.stride == 0)).nonzero().squeeze(1)
-                place = ((image * rows + down // i.stride) * columns + across // i.stride)[reached]
-                out.index_add_(0, place, taps[tap // 3, tap % 3][channel[reached]])
+                target = ((image * rows + down // i.stride) * columns + across // i.stride)[reached]
+                out.index_add_(0, target, taps[tap // 3, tap % 3][channel[reached]])
                 additions += channels * len(reached)
     out = out.unflatten(0, (batch, steps, rows, columns))
     return (out if i.bias is None else out + i.bias.to(dtype)), additions

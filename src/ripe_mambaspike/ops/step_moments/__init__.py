@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.operator import Operator
+from ripe_mambaspike.ops.shapes import sum_dtype
 
 
 class StepMomentsInputs(NamedTuple):
@@ -19,9 +19,8 @@ def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def empty_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
-    shape = (i.x.shape[1], i.x.shape[3])
-    dtype = torch.float64 if i.x.dtype == torch.float64 else torch.float32
-    return i.x.new_empty(shape, dtype=dtype), i.x.new_empty(shape, dtype=dtype)
+    mean, variance = (i.x.new_empty(i.x.shape[1], i.x.shape[3], dtype=sum_dtype(i.x)) for _ in range(2))
+    return mean, variance
 
 
 STEP_MOMENTS = Operator(

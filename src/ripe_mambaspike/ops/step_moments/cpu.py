@@ -17,6 +17,6 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
 def step_moments_backward(i: StepMomentsInputs, grads: tuple[Tensor | None, ...], mean: Tensor) -> tuple[Tensor]:
     x = i.x.contiguous()
     grad_x = torch.empty_like(x)
-    arriving = (torch.zeros_like(mean) if grad is None else dense(grad, torch.float32) for grad in grads)
-    call("step_moments_backward", is_bfloat16(x), *x.shape, x, mean, *arriving, grad_x)
+    incoming = (torch.zeros_like(mean) if grad is None else dense(grad, torch.float32) for grad in grads)
+    call("step_moments_backward", is_bfloat16(x), *x.shape, x, mean, *incoming, grad_x)
     return (grad_x,)

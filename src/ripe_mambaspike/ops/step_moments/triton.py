@@ -44,14 +44,14 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
 
 def step_moments_backward(i: StepMomentsInputs, grads: tuple[Tensor | None, ...], mean: Tensor) -> tuple[Tensor]:
     x = i.x.contiguous()
-    arriving = (torch.zeros_like(mean) if grad is None else grad for grad in grads)
+    incoming = (torch.zeros_like(mean) if grad is None else grad for grad in grads)
     samples, steps, positions, channels = x.shape
     grad_x = torch.empty_like(x)
     size = positions * channels
     block, warps = flat_block(size, samples * steps, x.dtype)
     step_moments_backward_kernel[(ceil_div(size, block) * samples * steps,)](
         x,
-        *contiguous(mean, *arriving),
+        *contiguous(mean, *incoming),
         grad_x,
         steps,
         size,

@@ -36,10 +36,10 @@ def step_moments_kernel(
     while top < end:
         row = top + tl.arange(0, ROWS)
         sample = row // positions
-        place = (sample.to(tl.int64) * steps + t) * positions + (row - sample * positions)
+        offsets = (sample.to(tl.int64) * steps + t) * positions + (row - sample * positions)
         valid = (row < end)[:, None]
         live = valid & known[None, :]
-        x = tl.load(x_ptr + place[:, None] * CHANNELS + channel[None, :], mask=live, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + offsets[:, None] * CHANNELS + channel[None, :], mask=live, other=0.0).to(tl.float32)
         seen += valid.to(tl.float32)
         delta = tl.where(live, x - mean, 0.0)
         mean += delta * (1.0 / tl.maximum(seen, 1.0))
@@ -71,9 +71,9 @@ def join_moments_kernel(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     split = tl.arange(0, SPLITS)
     live = (split < splits)[:, None] & (column < width)[None, :]
-    place = split[:, None] * (2 * width) + (column + column // CHANNELS * CHANNELS)[None, :]
-    mean = tl.load(partials_ptr + place, mask=live, other=0.0)
-    squares = tl.load(partials_ptr + place + CHANNELS, mask=live, other=0.0)
+    offsets = split[:, None] * (2 * width) + (column + column // CHANNELS * CHANNELS)[None, :]
+    mean = tl.load(partials_ptr + offsets, mask=live, other=0.0)
+    squares = tl.load(partials_ptr + offsets + CHANNELS, mask=live, other=0.0)
     count = tl.minimum(tl.maximum(rows - split * per_split, 0), per_split).to(tl.float32)[:, None]
     joined = tl.sum(count * mean, 0) / rows
     apart = mean - joined[None, :]
@@ -100,10 +100,10 @@ def step_moments_backward_kernel(
     step = (tl.program_id(0) // blocks).to(tl.int64)  # of all B·T
     flat = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = flat < size
-    place = (step % steps) * CHANNELS + flat % CHANNELS
-    mean = tl.load(mean_ptr + place)
-    grad_mean = tl.load(grad_mean_ptr + place)
-    grad_variance = tl.load(grad_variance_ptr + place)
+    offsets = (step % steps) * CHANNELS + flat % CHANNELS
+    mean = tl.load(mean_ptr + offsets)
+    grad_mean = tl.load(grad_mean_ptr + offsets)
+    grad_variance = tl.load(grad_variance_ptr + offsets)
     x = tl.load(x_ptr + step * size + flat, mask=inside, other=0.0).to(tl.float32)
     grad_x = (grad_mean + 2.0 * (x - mean) * grad_variance) / rows
     tl.store(grad_x_ptr + step * size + flat, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)

@@ -18,10 +18,10 @@ def winograd_weights(i: WinogradWeightsInputs) -> Tensor:
 
 def winograd_conv(i: WinogradConvInputs) -> Tensor:
     if i.x.dtype != torch.float32:
-        raise InputError(f"x: expected float32, got {str(i.x.dtype).removeprefix('torch.')}", field="x")
+        raise InputError.expected("x", "float32", str(i.x.dtype).removeprefix("torch."))
     wanted = 24 * i.x.shape[-1] * i.channels
     if i.weights.numel() != wanted:
-        raise InputError(f"weights: expected {wanted} numbers, got {i.weights.numel()}", field="weights")
+        raise InputError.expected("weights", f"{wanted} numbers", i.weights.numel())
     out = i.x.new_empty(*i.x.shape[:3], i.channels)
     if out.numel():
         call("winograd", *i.x.shape, i.channels, dense(i.x), i.weights, dense(i.bias, torch.float32), out)

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ripe_mambaspike.account.parameters import meta_model
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.flops import token_counts
-from ripe_mambaspike.models.registry import create_model, model_config
+from ripe_mambaspike.models.registry import create_model, meta_model, model_config
 from ripe_mambaspike.nn.bridge import rates_on_grid
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
@@ -78,7 +77,7 @@ def _tokens() -> Iterator[Claim]:
         )
     model: Any = create_model("dvsgesture", seed=0, form="deployed", time_steps=2).eval()
     features = model.front_end(random_binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
-    yield count("architecture.all-tokens", 16 * features.shape[2], remark=f"Each {features.shape[3]} wide.")
+    yield count("architecture.all-tokens", 16 * features.shape[2], width=features.shape[3])
 
 
 def _levels() -> Iterator[Claim]:

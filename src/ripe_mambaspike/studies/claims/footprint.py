@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from ripe_mambaspike.account.parameters import count_parameters, meta_model
+from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.config import ModelConfig
-from ripe_mambaspike.models.registry import model_config
+from ripe_mambaspike.models.registry import meta_model, model_config
 from ripe_mambaspike.nn.bridge import RateProjection
 from ripe_mambaspike.nn.norm import TimeBatchNorm
 from ripe_mambaspike.studies.claims.printed import DAILY, printed_row
@@ -52,12 +52,7 @@ def _weights() -> Iterator[Claim]:
     with_statistics = deployed + 4 * sum(kept) / 2**20
     yield number("footprint.mib.baseline", baseline)
     yield number("footprint.mib.training", training)
-    yield number(
-        "footprint.mib.deployed",
-        deployed,
-        reason="This deployed form keeps no running statistics; with those of the temporal norms and the bridge, "
-        f"which the paper's form keeps, it would be {with_statistics:.3f} MiB.",
-    )
+    yield number("footprint.mib.deployed", deployed, with_statistics=with_statistics)
     yield number("footprint.mib.ratio", 138.3 / 3.4)
 
 
@@ -88,7 +83,6 @@ def energy_claims() -> Iterator[Claim]:
         "energy.rates",
         "{} to {} in §4.5".format(*OPERATING_RATES),
         RATES == OPERATING_RATES,
-        paper="{} to {}".format(*RATES),
-        reason="The paper prints two ranges; at the lower rate of §4.5 the pair would cost "
-        f"{two * OPERATING_RATES[0]:.3f} pJ.",
+        rates=RATES,
+        cost=two * OPERATING_RATES[0],
     )

@@ -32,18 +32,10 @@ def fusion_claims() -> Iterator[Claim]:
 def _units() -> Iterator[Claim]:
     for seed, (level, which, before, after, stride) in enumerate(CONVS):
         for dtype, limit in ((torch.float64, DOUBLE), (torch.float32, SINGLE)):
+            values = {"level": level, "which": which, "before": before, "after": after, "stride": stride}
             name = str(dtype).removeprefix("torch.")
             error = _unit_error(before, after, stride, dtype, seed)
-            statement = f"RepConv {which} of stage {level} ({before}→{after}, stride {stride}) equals one 3×3 kernel"
-            yield exact(
-                "fusion.stage{level}.conv{which}.{name}",
-                error,
-                limit,
-                level=level,
-                which=which,
-                name=name,
-                statement=statement,
-            )
+            yield exact("fusion.stage{level}.conv{which}.{name}", error, limit, name=name, **values)
 
 
 @torch.no_grad()

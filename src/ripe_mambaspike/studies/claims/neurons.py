@@ -38,13 +38,7 @@ def _pole() -> Iterator[Claim]:
     error = float((torch.complex(real, imag) - torch.exp(rho * log_step.exp())).abs().max())
     at_start, tuned = _peak(math.log(25), math.pi), _peak(math.log(25), 250.0)
     yield exact("neurons.pole", error)
-    yield fact(
-        "neurons.band-pass",
-        f"peak at {tuned:.2f} rad a step for ω = 250",
-        tuned > 0.1,
-        remark=f"At the initial ω = π the damping of 25 wins and the peak is at {at_start:.2f} rad a step: "
-        "the neuron starts as a low-pass.",
-    )
+    yield fact("neurons.band-pass", f"peak at {tuned:.2f} rad a step for ω = 250", tuned > 0.1, at_start=at_start)
 
 
 def _peak(log_damping: float, frequency: float) -> float:
@@ -83,12 +77,9 @@ def _recurrences() -> Iterator[Claim]:
         s = (2 * m.real >= 0.7).double()
         expected.append(2 * m.real)
     after_reset = 0.8 - 1.0
-    yield exact("neurons.lif", lif_error, remark=f"{int(spikes.sum())} spikes in 12 steps.")
-    yield exact(
-        "neurons.csilif",
-        relative_error(potential[0, :, 0], torch.stack(expected)),
-        remark=f"{int(fired.sum())} spikes in 12 steps.",
-    )
+    yield exact("neurons.lif", lif_error, spikes=int(spikes.sum()))
+    csilif_error = relative_error(potential[0, :, 0], torch.stack(expected))
+    yield exact("neurons.csilif", csilif_error, spikes=int(fired.sum()))
     yield fact("neurons.hard-reset", f"m = 0.8 becomes {after_reset:.1f}", abs(after_reset) < 1e-12)
 
 

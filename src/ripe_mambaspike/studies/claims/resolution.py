@@ -86,11 +86,7 @@ def _growth() -> Iterator[Claim]:
     yield number("resolution.growth.total", large / small)
     yield number("resolution.growth.projection", large_join / small_join)
     yield number("resolution.share.rounded", 100 * joined / total)
-    yield millions(
-        "resolution.released",
-        released,
-        remark=f"With the released blocks' convolution bias, 512 a block; the table's count is without, {total:,}.",
-    )
+    yield millions("resolution.released", released, total=total)
     yield fact("resolution.formula", "equal" if weights == formula else "not equal", weights == formula)
     yield number("resolution.ratio.dvsgesture", gesture / ours["dvsgesture"])
     yield number("resolution.ratio.cifar10dvs", total / ours["cifar10dvs"])

@@ -47,14 +47,8 @@ def _whole(name: str, shown: list[float] | tuple[float, ...], clips: int) -> Cla
     """Whether every printed accuracy corresponds to an integer number of clips."""
     bad = [value for value in shown if not rounds_to(100 * round(value * clips / 100) / clips, f"{value:.2f}")]
     around = [f"{value:.2f} lies between {_nearest(value, clips)}" for value in bad]
-    return fact(
-        "statistics.whole.{name}",
-        f"{len(shown) - len(bad)} of {len(shown)}",
-        not bad,
-        statement=f"Every printed accuracy of {name} is a whole number of its {clips:,} clips",
-        reason=f"No whole number of clips gives it: {'; '.join(around)}.",
-        name=name,
-    )
+    ours = f"{len(shown) - len(bad)} of {len(shown)}"
+    return fact("statistics.whole.{name}", ours, not bad, name=name, clips=clips, around="; ".join(around))
 
 
 def _nearest(value: float, clips: int) -> str:
@@ -151,11 +145,7 @@ def _welch() -> Iterator[Claim]:
     lite, lite_deviation, runs = 42.41, 0.34, 5
     spread = math.sqrt((statistics.variance(wide) + lite_deviation**2) / runs)
     from_printed = (45.74 - lite) / math.sqrt((0.40**2 + lite_deviation**2) / runs)
-    yield number(
-        "statistics.welch",
-        (statistics.mean(wide) - lite) / spread,
-        remark=f"From the wide network's seeds; the rounded 45.74 ± 0.40 alone would give {from_printed:.1f}.",
-    )
+    yield number("statistics.welch", (statistics.mean(wide) - lite) / spread, from_printed=from_printed)
     yield number("statistics.width", 45.74 - lite)
 
 

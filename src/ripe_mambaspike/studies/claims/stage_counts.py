@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from ripe_mambaspike.account.parameters import meta_model
-from ripe_mambaspike.models.registry import model_config
+from ripe_mambaspike.models.registry import meta_model, model_config
 from ripe_mambaspike.nn.mixers import parameter_count
 from ripe_mambaspike.studies.claims.verdict import Claim, count
 

@@ -7,8 +7,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.account.parameters import meta_model
-from ripe_mambaspike.models.registry import create_model, model_config
+from ripe_mambaspike.models.registry import create_model, meta_model, model_config
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
 from ripe_mambaspike.ops.spikes import fire
 from ripe_mambaspike.ops.tdm import tdm

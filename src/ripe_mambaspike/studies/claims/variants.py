@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from ripe_mambaspike.account.parameters import Parameters, count_parameters, meta_model
-from ripe_mambaspike.models.registry import model_config
+from ripe_mambaspike.account.parameters import Parameters, count_parameters
+from ripe_mambaspike.models.registry import meta_model, model_config
 from ripe_mambaspike.nn.mixers import parameter_count
 from ripe_mambaspike.studies.claims.printed import MIXES
 from ripe_mambaspike.studies.claims.verdict import Claim, count, fact, millions, number

@@ -21,18 +21,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import damaged, read_file, write_whole
+from ripe_mambaspike.deploy.export.common import damaged, read_file
 from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
 from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model, front_end_graph, node_parameters, text
 from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
 from ripe_mambaspike.deploy.export.registry import ExportFormat, ExportRequest, register_export
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, VerificationError
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.observe import by_layer
 from ripe_mambaspike.models.pretrained import load_weights
-from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD
 
@@ -73,7 +74,7 @@ class NirFormat(ExportFormat):
         graph, missing = front_end_graph(model, height, width)
         whole = io.BytesIO()
         nir().write(whole, graph)
-        write_whole(path, whole.getvalue())
+        write_file(path, whole.getvalue())
         return missing
 
     def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> "NirFrontEnd":
@@ -147,8 +148,7 @@ class NirFrontEnd:
     def network(self) -> RipeMambaSpike:
         """The whole network again, from the nodes and the metadata."""
         config = RipeConfig.from_dict(json.loads(text(self.graph.metadata["config"])), str(self.path))
-        with torch.device("meta"):
-            model = build(config, text(self.graph.metadata["name"]))
+        model = meta_model(config, name=text(self.graph.metadata["name"]))
         assert isinstance(model, RipeMambaSpike)
         tensors = {name: torch.as_tensor(values) for name, values in node_parameters(self.graph).items()}
         load_weights(model, tensors, str(self.path))

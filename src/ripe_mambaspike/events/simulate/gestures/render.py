@@ -42,18 +42,18 @@ def render(
 ) -> Tensor:
     """Light intensities [B, n, H, W], above 0, of the clips at the times [n]; size is (width, height)."""
     canvas, times = _check(clips, times_us, size)
-    place = torch.device("cpu" if device is None else device)
-    frames = torch.empty(len(clips), len(times), canvas.height, canvas.width, device=place)
+    where = torch.device("cpu" if device is None else device)
+    frames = torch.empty(len(clips), len(times), canvas.height, canvas.width, device=where)
     if not frames.numel():
         return frames
     pixels = canvas.width * canvas.height
-    budget = CPU_PIXELS if place.type == "cpu" else GPU_PIXELS
-    for rows in _groups(clips, 1 if place.type == "cpu" else max(1, budget // (pixels * len(times)))):
+    budget = CPU_PIXELS if where.type == "cpu" else GPU_PIXELS
+    for rows in _groups(clips, 1 if where.type == "cpu" else max(1, budget // (pixels * len(times)))):
         step = max(1, budget // (pixels * len(rows)))
         if len(rows) == 1:
             _paint_group([clips[rows[0]]], times, canvas, step, frames[rows[0] : rows[0] + 1])
         else:
-            group = torch.empty(len(rows), *frames.shape[1:], device=place)
+            group = torch.empty(len(rows), *frames.shape[1:], device=where)
             _paint_group([clips[row] for row in rows], times, canvas, step, group)
             frames[rows] = group
     return frames
@@ -107,8 +107,8 @@ def _body_keys(
     Key times are multiples of KEY_S in scene time, so a frame does not depend on which other frames are rendered.
     """
     c = ClipColumns(clips)
-    place = seconds / KEY_S
-    first = np.floor(place)
+    position = seconds / KEY_S
+    first = np.floor(position)
     wanted = np.unique(np.concatenate([first, first + 1]))
     at = np.broadcast_to(wanted * KEY_S, (len(clips), len(wanted)))
     joints = pose(clips, at)
@@ -117,7 +117,7 @@ def _body_keys(
         idle = np.broadcast_to(1 - busy, at.shape)
         for limb in arm_limbs(c, joints, idle, canvas, device):
             paint(keys, limb.strokes(device), limb.ink, limb.boxes([0], canvas)[0])
-    share = torch.from_numpy((place - first).astype(np.float32)).to(device)[:, None, None]
+    share = torch.from_numpy((position - first).astype(np.float32)).to(device)[:, None, None]
     return keys, np.searchsorted(wanted, first), share
 
 
