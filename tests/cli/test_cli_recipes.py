@@ -61,6 +61,10 @@ def test_one_as_json(capsys):
     assert (document["recipe"], document["description"]) == ("nmnist", describe_recipe("nmnist"))
     assert recipe_from(document["values"], "printed") == load_recipe("nmnist")
     assert document["fields"] == field_help()
+    parts = document["schema"]["$defs"]
+    assert parts["Augmentation"]["properties"]["label_smoothing"] == {"type": "number", "default": 0.1}
+    assert parts["ScheduleSettings"]["properties"]["epochs"] == {"type": "integer", "minimum": 1, "default": 300}
+    assert parts["RunSettings"]["properties"]["device"]["enum"] == ["auto", "cpu", "cuda"]
 
 
 def test_a_file_is_printed_too(capsys, tmp_path):

@@ -42,12 +42,15 @@ class RecipesCommand:
         )
 
     def _show_one(self, name: str) -> None:
-        from ripe_mambaspike.train.recipe import field_help
+        import msgspec
+
+        from ripe_mambaspike.train.recipe import Recipe, field_help
         from ripe_mambaspike.train.recipes import describe_recipe, load_recipe, to_dict, to_yaml
 
         recipe, head = load_recipe(name), describe_recipe(name)
         if self.json:
-            print_json({"recipe": recipe.name, "description": head, "values": to_dict(recipe), "fields": field_help()})
+            about = {"recipe": recipe.name, "description": head, "values": to_dict(recipe), "fields": field_help()}
+            print_json(about | {"schema": msgspec.json.schema(Recipe)})  # types, choices, limits and defaults
             return
         for line in head.splitlines():
             print(f"# {line}".rstrip())

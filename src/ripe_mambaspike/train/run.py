@@ -7,6 +7,7 @@ from ripe_mambaspike.data.settings import describe_grid
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train.callback import Callback, SilentCallback
+from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipes import check_recipe, load_recipe
@@ -49,7 +50,10 @@ def train(
             if (result := read_result(folder)) is not None:
                 callback.on_message(f"{folder}: the run has already finished; this is its result")
                 return result
-            recipe = with_store(recipe, recipe.data.store or saved.data.store)
+            store = recipe.data.store or saved.data.store
+            if store is None and (found := last_checkpoint(folder / CHECKPOINTS)) is not None:
+                store = found.document.store
+            recipe = with_store(recipe, store)
         processes.wait()  # all have checked the folder before one writes there
         run = TrainingRun(recipe, folder, callback, stop_requested, processes=processes)
         if recipe.data.grid is None:

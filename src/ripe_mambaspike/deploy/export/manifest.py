@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from ripe_mambaspike.deploy.export.common import MAX_GRAPH_BYTES
-from ripe_mambaspike.errors import InputError, RipeError, WeightsError
+from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import read_regular
 from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
 from ripe_mambaspike.schema import Document, read_json
@@ -59,9 +59,9 @@ class Manifest(Document, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("kind", "file"):
             if len({getattr(graph, name) for graph in self.graphs}) < len(self.graphs):
-                raise WeightsError.expected("graphs", f"one of each {name}", "one twice")
+                raise ConfigError.expected("graphs", f"one of each {name}", "one twice")
         if missing := [name for name in RipeConfig.field_names() if name not in self.config]:
-            raise WeightsError.expected(f"config.{missing[0]}", "a value", "nothing")
+            raise ConfigError.expected(f"config.{missing[0]}", "a value", "nothing")
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"

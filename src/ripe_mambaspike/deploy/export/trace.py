@@ -25,9 +25,24 @@ def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedP
         hint = "--static may help" if dynamic else ""
         expected = f"a {graph.kind} graph that torch.export can trace"
         raise ConfigError.expected("model", expected, first_line(error), hint=hint) from error
+    _remove_identity_casts(program.graph)
     program.graph.eliminate_dead_code()  # intermediate results that are not outputs
     program.graph_module.recompile()
     return program
+
+
+def _remove_identity_casts(graph: torch.fx.Graph) -> None:
+    """Remove casts to the dtype that a tensor has already, and assertions about it: a quarter of a step's nodes."""
+    aten = torch.ops.aten
+    outputs = graph.output_node().all_input_nodes
+    for node in graph.nodes:
+        if node.target is aten._assert_tensor_metadata.default:
+            graph.erase_node(node)
+        elif node.target is aten.to.dtype and len(node.args) == 2 and not node.kwargs and node not in outputs:
+            given, dtype = node.args
+            if given.meta["val"].dtype == dtype:
+                node.replace_all_uses_with(given)
+                graph.erase_node(node)
 
 
 def _traced(graph: Graph, dynamic: bool) -> torch.export.ExportedProgram:
