@@ -29,7 +29,8 @@ from ripe_mambaspike.ops.cpp.build import unavailable_reason
 SENSOR = (20, 18)
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16, "num_classes": 3}
 NAMES = ("clap", "wave", "roll")
-needs_operators = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
+OPERATORS = unavailable_reason() is None
+needs_operators = pytest.mark.skipif(not OPERATORS, reason="the C++ operators cannot be built here")
 
 
 def network(form="deployed", **fields):
@@ -160,26 +161,15 @@ def test_networks_of_other_parts(stream, fields):
     ]
 
 
-@pytest.mark.parametrize("form", ["training", "dual-kernel"])
-def test_networks_in_other_forms(stream, form):
-    one = Classifier(network(form), NAMES, 4, (16, 16), "time", False)
-    predictions = Streamer(one, SENSOR, window_us=400, hop_us=300).push(stream[:2000])
-    assert len(predictions) > 3
-    assert [prediction.probabilities for prediction in predictions] == [
-        whole(one, stream, prediction) for prediction in predictions
-    ]
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "float64"])
-def test_networks_in_other_precisions(stream, precision):
-    model = network().to(getattr(torch, precision))
-    assert isinstance(make_batch(model, 1, (16, 16), 4), ClipBatch)
+@pytest.mark.parametrize("kind", ["training", "dual-kernel", "bfloat16", "float64"])
+def test_networks_in_other_forms_and_precisions(stream, kind):
+    precision = kind in ("bfloat16", "float64")
+    model = network().to(getattr(torch, kind)) if precision else network(kind)
+    assert isinstance(make_batch(model, 1, (16, 16), 4), WindowBatch if kind == "training" and OPERATORS else ClipBatch)
     one = Classifier(model, NAMES, 4, (16, 16), "time", False)
-    predictions = Streamer(one, SENSOR, window_us=400, hop_us=400).push(stream[:2000])
-    assert len(predictions) > 2
-    assert [prediction.probabilities for prediction in predictions] == [
-        whole(one, stream, prediction) for prediction in predictions
-    ]
+    predictions = Streamer(one, SENSOR, window_us=400, hop_us=400 if precision else 300).push(stream[:2000])
+    assert len(predictions) > (2 if precision else 3)
+    assert [each.probabilities for each in predictions] == [whole(one, stream, each) for each in predictions]
 
 
 def test_without_operators_the_clip_is_run(classifier, stream):
