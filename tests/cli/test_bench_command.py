@@ -104,6 +104,7 @@ def test_paths_that_are_left_out(printed):
     assert "mamba-spike" not in printed(document)[1]
 
 
+@pytest.mark.slow
 def test_train(printed):
     document = bench_train(TRAIN)
     assert (document["recipe"], document["batch"], document["passes"]) == ("nmnist", 2, 2)
@@ -133,6 +134,7 @@ def test_operators(printed, monkeypatch):
     assert "not measured" in printed(document)[1]
 
 
+@pytest.mark.slow
 def test_scan(printed):
     document = bench_scan(SCAN)
     assert [row["pixels_times_steps"] for row in document["in_size"]["rows"]] == [2560, 5760, 10240]

@@ -106,7 +106,8 @@ def test_limit_steps_and_resolution(ripe, run, clips):
     assert one["energy"]["assumptions"]["measured_on"] == f"1 recording, weights of {run}"
 
 
-@pytest.mark.parametrize("form", ["deployed", pytest.param("dual-kernel", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["deployed", "dual-kernel"])
 def test_any_form_gives_the_same_numbers(ripe, run, clips, network, tmp_path, form):
     other = fuse(network, quiet=True) if form == "deployed" else dual_kernel(network, quiet=True)
     folder = other.save_pretrained(tmp_path / form)

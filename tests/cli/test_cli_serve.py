@@ -61,6 +61,7 @@ def test_a_package_that_is_missing_is_named(refused, saved, monkeypatch):
     refused(["serve", saved], "starlette", "ripe-mambaspike[serve]")
 
 
+@pytest.mark.slow
 def test_it_serves_until_a_signal_stops_it(saved, tmp_path):
     with (tmp_path / "clip.npy").open("wb") as file:
         np.save(file, np.zeros((1, 4)))

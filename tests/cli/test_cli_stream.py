@@ -145,6 +145,7 @@ def stream_process(words, **options):
     return subprocess.Popen(command, env=environment, **pipes, **options)
 
 
+@pytest.mark.slow
 def test_packets_and_noise_from_a_pipe_until_ctrl_c(network, events):
     """One process for all of it: a process costs seconds."""
     process = stream_process([network, "--source", "-", "--window", "40", "--json"], stdin=subprocess.PIPE)

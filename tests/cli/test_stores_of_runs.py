@@ -111,6 +111,7 @@ def test_a_missing_store_is_refused(ripe, refused, prepared_again):
     assert asked(ripe, run, "--store", second)[0]["store"] == second
 
 
+@pytest.mark.slow
 def test_another_root_is_used_as_it_is_and_noted(ripe, prepared_again, tmp_path):
     _, run, first, _ = prepared_again
     other = simulate_dataset("synthgesture", tmp_path / "other", **COUNTS, size=20, seed=9)
@@ -215,6 +216,7 @@ def test_resuming_with_another_store_is_refused(refused, stopped):
     assert not (run / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_resuming_with_another_extra_dataset_is_refused(ripe, refused, trained, tmp_path):
     root, _ = trained
     extra, run = tmp_path / "extra", tmp_path / "run"
@@ -269,6 +271,7 @@ def test_the_runs_of_a_group_share_one_store(ripe, refused, prepared_again, tmp_
 # The command of the sets
 
 
+@pytest.mark.slow
 def test_another_preparation_gives_a_note(ripe, tmp_path):
     made = ["sim", "make", "synthgesture", "--out", tmp_path, "--train", 11, "--val", 11, "--test", 11, "--size", 16]
     first = ripe(*made, "--json", "--workers", 1)

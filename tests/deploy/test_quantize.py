@@ -44,12 +44,12 @@ def bars(count, seed):
 @pytest.fixture(scope="module")
 def trained():
     """A narrow network trained on the four directions, fused."""
-    torch.manual_seed(2)  # of drop path; with this seed it learns them all
+    torch.manual_seed(0)  # of drop path
     fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "num_classes": 4}
     model = create_model("nmnist", seed=0, in_size=12, **fields).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     x, y = bars(240, 0)
-    for step in range(30):
+    for step in range(60):  # enough for all four directions with any seed
         part = slice(step % 10 * 24, step % 10 * 24 + 24)
         logits = model.run(x[part], ForwardMode(sharpness=2.0)).logits
         loss = F.cross_entropy(logits.flatten(0, 1), y[part].repeat_interleave(4))

@@ -108,6 +108,7 @@ def test_every_kind_of_module_can_be_replaced_by_a_subclass_or_a_method(model, x
             torch.testing.assert_close(given, untouched, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_every_kind_of_module_can_be_hooked_in_training(small, events):
     x = events(19, 16, dtype=torch.float64)
     model = small().double().train()

@@ -155,7 +155,7 @@ def killed_along(command, words, moments, folder):
     return printed
 
 
-@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.slow), "rich"])
 def test_killed_with_a_checkpoint_after_every_step(command, whole, tiny_words, outcome, tmp_path, name):
     words = tiny_words(*RECIPES[name], "run.checkpoint_minutes=0")
     killed_along(command, words, EVERY_STEP[name], tmp_path / "run")

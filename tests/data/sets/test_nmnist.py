@@ -30,6 +30,7 @@ def names(shared):
     return made
 
 
+@pytest.mark.slow
 def test_the_whole_set(names):
     files = names["Train"] + names["Test"]
     random.Random(0).shuffle(files)
