@@ -203,7 +203,7 @@ class _Job:
     def _measure_accuracy(self, stored: dict[str, Stored]) -> AccuracyChange:
         """The accuracy change of the quantized weights on the test split."""
         if self.labels is None or self.folder is None:
-            raise WeightsError.expected("set", "the name of the set it was trained on", "none")
+            raise WeightsError.expected("set", "the name of the set it was trained on", "none", path=self.folder)
         part, _ = open_split(self.folder, self.labels, "test", self.root)
         self.progress("comparing the accuracy")
         return compare_accuracy(self.model, stored, EvalBatches(part, EVAL_BATCH, torch.device("cpu")))
