@@ -1,7 +1,6 @@
 """`serve`: a page that plays recordings, or a live source, through a network."""
 
 import importlib.util
-import os
 import socket as sockets
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from ripe_mambaspike.live.library import display_name, list_recordings
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.network import ServedNetwork, make_served_network
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
+from ripe_mambaspike.train.threads import available_cores
 
 PACKAGES = ("starlette", "uvicorn", "websockets")
 SWITCH_SECONDS = 0.0005  # the interpreter's thread switch interval, so that frames are not delayed by the network
@@ -59,8 +59,7 @@ def serve(
     """Serve what `make_service` prepared until interrupted; `on_start` gets the address and port before any request."""
     sys.setswitchinterval(SWITCH_SECONDS)
     socket = listen(host.strip("[]"), port)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores - 1))  # one core is for the frames
+    torch.set_num_threads(max(1, available_cores() - 1))  # one core is for the frames
     service.network.warm_up()
     if on_start is not None:
         on_start(*socket.getsockname()[:2])
