@@ -161,6 +161,23 @@ def test_networks_of_other_parts(stream, fields):
     ]
 
 
+@needs_operators
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("stages.1.first_neuron.membrane", torch.Tensor.contiguous),
+        ("stages.2.attention.spikes", torch.Tensor.float),
+        ("stages.0.first_conv.input", lambda state: state.transpose(2, 3).contiguous().transpose(2, 3)),
+        ("bridge.rates.1.count", torch.Tensor.contiguous),
+    ],
+)
+def test_a_state_that_cannot_be_updated_in_place_is_refused(name, change):
+    batch = make_batch(network(), 2, (16, 16), 4)
+    batch._state[name] = change(batch._state[name])
+    with raises(InputError, field=f"state.{name}"):
+        batch.advance([1], [0], [torch.zeros(2, 16, 16)])
+
+
 @pytest.mark.parametrize("kind", ["training", "dual-kernel", "bfloat16", "float64"])
 def test_networks_in_other_forms_and_precisions(stream, kind):
     precision = kind in ("bfloat16", "float64")

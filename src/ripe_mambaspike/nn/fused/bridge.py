@@ -123,6 +123,6 @@ def join_tokens(plan: BridgePlan, features: Tensor, attention: Tensor, indices: 
 
 
 def _rate_state(carried: Carried, name: str) -> RateState:
-    weight = f"{name}.weight"
-    count = carried.value(f"{name}.count").permute(0, 2, 3, 1).contiguous()
+    weight, counted = f"{name}.weight", f"{name}.count"
+    count = carried.updatable(counted, carried.value(counted).permute(0, 2, 3, 1).contiguous())
     return RateState(count, carried.value(weight) if weight in carried.initial else None, carried.operator_rows)

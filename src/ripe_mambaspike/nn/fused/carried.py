@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.state import State, Step, below
 from ripe_mambaspike.ops.norm_fire import FireState
 
@@ -40,6 +41,17 @@ class Carried:
         found = self.initial[name]
         return found if self.rows is None or self.operator_rows is not None else take_rows(found, self.rows)
 
+    def updatable(self, name: str, found: Tensor) -> Tensor:
+        """`found`, an initial state in the operators' layout; raises if they would update a copy of it."""
+        if self.operator_rows is not None and found.data_ptr() != self.initial[name].data_ptr():
+            given = self.initial[name]
+            raise InputError.expected(
+                f"state.{name}",
+                "the operators' layout and dtype, to be updated in place",
+                f"{given.dtype} of shape {tuple(given.shape)} with strides {given.stride()}",
+            )
+        return found
+
     def part(self, name: str) -> State:
         """The initial state of a module that returns the next one."""
         found = below(self.initial, name)
@@ -66,10 +78,10 @@ class Carried:
 
     def position_rows(self, name: str) -> Tensor:
         """A map [B, C, H, W] as [B, P, C]; a view if it is channels-last."""
-        return self.value(name).permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+        return self.updatable(name, self.value(name).permute(0, 2, 3, 1).flatten(1, 2).contiguous())
 
     def spikes(self, name: str, relaxed: bool) -> Tensor:
-        return self.position_rows(name).to(torch.float32 if relaxed else torch.uint8)
+        return self.updatable(name, self.position_rows(name).to(torch.float32 if relaxed else torch.uint8))
 
     def keep_map(self, name: str, positions: Tensor, grid: torch.Size) -> None:
         """[B, P, C] as the map [B, C, H, W] of the final state."""

@@ -133,7 +133,9 @@ def run_first_neuron_from_events(
     last_spikes = _last_spikes(plan, "stages.0")
     before = None
     if (fire_state := carried.neuron(neuron, last_spikes, mode.relaxed)) is not None:
-        events = None if coefficient is None else at_least_float32(carried.value(last_input)).contiguous()
+        events = None
+        if coefficient is not None:
+            events = carried.updatable(last_input, at_least_float32(carried.value(last_input)).contiguous())
         before = EnterFireState(events, fire_state)
     (spikes, potential, operand), left = enter_fire(
         x,
