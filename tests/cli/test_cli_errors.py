@@ -154,3 +154,8 @@ def test_too_little_memory_names_options_of_the_command(refused, monkeypatch):
     refused(("train", "nmnist"), "memory", "schedule.batch_size", "--set")
     monkeypatch.setattr("ripe_mambaspike.studies.claims.run_claims", fail)
     refused(("check",), "not enough memory\n")
+
+
+def test_a_positional_argument_is_named_as_in_the_help(refused):
+    for words, name in ((("train", "nosuch"), "RECIPE"), (("account", "nosuch"), "MODEL")):
+        refused(words, f"ripe: {name}: ", "'nosuch'", "dvsgesture")

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Union, get_type_hints
 
 import tyro
 
@@ -103,11 +103,17 @@ def _fail(message: str) -> int:
 
 
 def _name_option(error: RipeError, command: Any) -> str:
-    """The message with an option written as it was given: --time-steps for time_steps, --queue for queue_events."""
-    field, options = error.field or "", getattr(command, "__dataclass_fields__", ())
+    """The message with an option written as it was given: --time-steps for time_steps, --queue for queue_events.
+
+    A positional argument has the name of the command's help: RECIPE for recipe.
+    """
+    field, hints = error.field or "", get_type_hints(type(command), include_extras=True)
     for name in (field, field.rpartition("_")[0]):
-        if name in options and str(error).startswith(f"{field}: "):
-            return f"--{name.replace('_', '-')}{str(error)[len(field) :]}"
+        if name in hints and str(error).startswith(f"{field}: "):
+            shown, markers = f"--{name.replace('_', '-')}", getattr(hints[name], "__metadata__", ())
+            if tyro.conf.Positional in markers:
+                shown = next(one.metavar for one in markers if getattr(one, "metavar", None))
+            return f"{shown}{str(error)[len(field) :]}"
     return str(error)
 
 
