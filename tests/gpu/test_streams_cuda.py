@@ -17,9 +17,9 @@ from ripe_mambaspike.models.base import clip_logits
 SENSOR = (34, 34)
 
 
-def make_classifier(causal=False):
+def make_classifier(causal=False, **more):
     fields = {"stage_channels": (16, 32, 48), "embed_dims": (16, 32, 48), "time_steps": 4, "in_size": 34}
-    model = create_model("nmnist", seed=0, causal=causal, **fields).eval()
+    model = create_model("nmnist", seed=0, causal=causal, **fields, **more).eval()
     randomize(model, 0)
     model = model if causal else fuse(model, quiet=True)
     return Classifier(model.cuda(), tuple("0123456789"), 4, (34, 34), "time", False)
@@ -72,3 +72,44 @@ def test_predictions_and_evaluations_are_captured():
         torch.testing.assert_close(out.logits, plain.logits)
         torch.testing.assert_close(out.rates, plain.rates)
     assert len(captured._captured) == 1
+
+
+def recorded(updates):
+    return [graph for graph, *_ in updates._recorded.values() if graph is not None]
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"num_tokens": 9}], ids=["all tokens", "some tokens"])
+def test_windows_are_replayed_with_the_same_bits(monkeypatch, fields, early):
+    classifier, events = make_classifier(**fields), make_stream()
+    options = {"window_us": 400, "hop_us": 100, "early": early, "attention": True}
+    with monkeypatch.context() as patch:
+        patch.setenv("RIPE_CUDA_GRAPHS", "off")
+        expected = Streamer(classifier, SENSOR, **options).push(events)
+    streamer = Streamer(classifier, SENSOR, **options)
+    found = streamer.push(events)
+    batch = streamer._processor._network
+    assert recorded(batch._step)
+    assert recorded(batch._tails[4])
+    assert len(found) == len(expected) > 10
+    for one, other in zip(found, expected, strict=True):
+        assert (one.probabilities, one.rates, one.step) == (other.probabilities, other.rates, other.step)
+        assert torch.equal(one.attention, other.attention)
+
+
+def test_a_causal_stream_is_replayed_with_the_same_bits(monkeypatch):
+    """And after a silence, which resets the state."""
+    classifier, events = make_classifier(causal=True), make_stream()
+    later = events.copy()
+    later["t"] += 20_000
+    with monkeypatch.context() as patch:
+        patch.setenv("RIPE_CUDA_GRAPHS", "off")
+        plain = Streamer(classifier, SENSOR, window_us=400, attention=True)
+        expected = plain.push(events) + plain.push(later)
+    streamer = Streamer(classifier, SENSOR, window_us=400, attention=True)
+    found = streamer.push(events) + streamer.push(later)
+    assert recorded(streamer._processor._run._continue)
+    assert len(found) == len(expected) > 10
+    for one, other in zip(found, expected, strict=True):
+        assert (one.probabilities, one.rates, one.start_us) == (other.probabilities, other.rates, other.start_us)
+        assert torch.equal(one.attention, other.attention)

@@ -2,16 +2,16 @@
 
 A pass over one clip is about a hundred short kernels; launching them from Python takes twenty times
 as long as computing them. `record` captures any pass. `RecordedPasses` does it for `model(x)` in evaluation: the third
-call with an input shape is captured, if it is small enough for launches to matter. The results are bit-identical.
-RIPE_CUDA_GRAPHS=off disables this.
+call with an input shape is captured, if it is small enough for launches to matter. `RecordedUpdates` does it for the
+steps of a stream, which update a state in place. The results are bit-identical. RIPE_CUDA_GRAPHS=off disables this.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from ripe_mambaspike.ops.backend import log_once
 WARM_UPS = 3  # runs before a capture: kernels compile, libraries choose algorithms
 MIN_CALLS = 3  # with one input shape, before `model(x)` is captured
 MAX_GRAPHS = 4  # per network; each holds the memory of a pass
+MAX_UPDATE_GRAPHS = 16  # per function of a stream
 MAX_ELEMENTS = 8 * 16 * 2 * 128 * 128  # of an input; with more, kernels take longer than their launches
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class RecordedPasses:
 
     def run(self, plan: Any, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """compute(x) with the prepared weights `plan`, by a graph once the shape was used a few times."""
-        if not _usable(x):
+        if x.numel() > MAX_ELEMENTS or not _usable(x):
             return compute(x)
         key = (x.shape, x.dtype, x.device, torch.cuda.current_stream(x.device).stream_id, *_settings())
         with self._lock:
@@ -108,9 +109,49 @@ class RecordedPasses:
         return self._recorded[key]
 
 
+class RecordedUpdates(Generic[T]):
+    """A function of tensors that updates other tensors in place, by a graph for each of its input shapes.
+
+    `updated` are all tensors that it changes: recording runs it several times and restores them. The outputs are
+    overwritten by the next call with the same shapes.
+    """
+
+    def __init__(self, compute: Callable[..., T], updated: Sequence[Tensor] = ()) -> None:
+        self._compute, self._updated = compute, updated
+        self._calls: dict[Any, int] = {}
+        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph | None, tuple[Tensor, ...], T]] = {}
+
+    @torch.inference_mode()
+    def __call__(self, *inputs: Tensor) -> T:
+        if not _usable(inputs[0]):
+            return self._compute(*inputs)
+        key = (*(one.shape for one in inputs), *_settings())
+        found = self._recorded.get(key)
+        if found is None:
+            self._calls[key] = calls = self._calls.get(key, 0) + 1
+            if calls < MIN_CALLS or len(self._recorded) >= MAX_UPDATE_GRAPHS:
+                return self._compute(*inputs)
+            found = self._recorded[key] = self._record(inputs)
+        graph, places, output = found
+        if graph is None:
+            return self._compute(*inputs)
+        for place, given in zip(places, inputs, strict=True):
+            place.copy_(given)
+        graph.replay()
+        return output
+
+    def _record(self, inputs: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph | None, tuple[Tensor, ...], T]:
+        places = tuple(one.clone() for one in inputs)
+        kept = [one.clone() for one in self._updated]
+        graph, output = record(lambda: self._compute(*places), warm_ups=1)
+        for one, value in zip(self._updated, kept, strict=True):
+            one.copy_(value)
+        return graph, places, output
+
+
 def _usable(x: Tensor) -> bool:
-    """Whether x is small enough for a graph and can be captured now."""
-    if torch.compiler.is_compiling() or not x.is_cuda or x.numel() > MAX_ELEMENTS or torch.is_grad_enabled():
+    """Whether a pass over x can be captured now."""
+    if torch.compiler.is_compiling() or not x.is_cuda or torch.is_grad_enabled():
         return False
     if torch.cuda.is_current_stream_capturing():
         return False

@@ -63,7 +63,8 @@ def nan_where_not_finite(logits: Tensor, x: Tensor) -> Tensor:
     if x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_grad_enabled():
         return logits
     total = x.detach().sum((1, 2, 3, 4), dtype=torch.promote_types(x.dtype, torch.float32))
-    return logits + (0 * total).to(logits.dtype).reshape(-1, *([1] * (logits.ndim - 1)))  # 0 · NaN and 0 · Inf are NaN
+    total = total.reshape(-1, *([1] * (logits.ndim - 1)))
+    return torch.add(logits, total, alpha=0).to(logits.dtype)  # 0 · NaN and 0 · Inf are NaN
 
 
 def _name(dtype: torch.dtype) -> str:

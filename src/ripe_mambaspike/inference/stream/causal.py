@@ -17,6 +17,7 @@ from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
 from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowResult
 from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.cuda_graphs import RecordedUpdates
 from ripe_mambaspike.models.fused import prepared_plan, run_fused, steps_covered
 from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.nn.state import State
@@ -31,6 +32,42 @@ class CausalStep(NamedTuple):
     events: int
     logits: Tensor  # [1, classes]
     rates: tuple[float, ...]
+
+
+class RecordedContinuation:
+    """A step of a causal network, by a CUDA graph that updates the state in place.
+
+    The first step has no state and is not captured; its state is copied to where the graph reads it. What a call
+    returns is overwritten by the next one.
+    """
+
+    def __init__(self, run: Callable[[Tensor, State], Output]) -> None:
+        self._run = run
+        self._state: State = {}
+        self._continue: RecordedUpdates[Output] | None = None
+
+    @torch.inference_mode()
+    def __call__(self, x: Tensor, state: State) -> Output:
+        if not state or self._continue is None:
+            out = self._run(x, state)
+            assert out.state is not None
+            if self._continue is None:
+                self._state = {name: value.clone() for name, value in out.state.items()}
+                self._continue = RecordedUpdates(self._update, list(self._state.values()))
+            else:
+                self._keep(out.state)
+            return out._replace(state=self._state)
+        return self._continue(x)
+
+    def _update(self, x: Tensor) -> Output:
+        out = self._run(x, self._state)
+        assert out.state is not None
+        self._keep(out.state)
+        return out._replace(state=self._state)
+
+    def _keep(self, state: State) -> None:
+        for name, value in self._state.items():
+            value.copy_(state[name])
 
 
 class CausalStream(RegularBins, StreamProcessor):
@@ -110,6 +147,8 @@ class CausalStream(RegularBins, StreamProcessor):
         if not steps_covered(self.model, example, HARD):
             return lambda x, state: self.model.run(x, state=state)
         plan = prepared_plan(self.model, example)
+        if example.is_cuda:
+            return RecordedContinuation(lambda x, state: run_fused(plan, x, state=state))
         return torch.inference_mode()(lambda x, state: run_fused(plan, x, state=state))
 
     def _silent_at(self, time_us: int) -> bool:

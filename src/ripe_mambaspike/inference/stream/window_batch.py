@@ -6,11 +6,13 @@ once, each at its own step. With the fused operators a window's logits are bit-i
 round differently.
 """
 
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.models.cuda_graphs import RecordedUpdates
 from ripe_mambaspike.models.fused import kernels_cover, prepared_plan, run_front_end, run_head, run_tail
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.state import State
@@ -44,7 +46,10 @@ def make_batch(model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_ste
 
 
 class WindowBatch:
-    """All open windows, one step at a time, through the fused operators with the weights as they are now."""
+    """All open windows, one step at a time, through the fused operators with the weights as they are now.
+
+    On a GPU, steps and outputs that come again are replayed as CUDA graphs.
+    """
 
     @torch.no_grad()
     def __init__(self, model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> None:
@@ -62,6 +67,9 @@ class WindowBatch:
         self._spikes = torch.zeros(rows, len(self._neurons), dtype=torch.int64, device=self.device)
         self._scores = None if front.token_scores is None else _zeros(front.token_scores, (rows,))
         self._used: set[int] = set()  # rows whose state is that of an earlier window
+        updated = [*self._state.values(), self._features, self._attention, self._spikes]
+        self._step = RecordedUpdates(self._run_step, updated if self._scores is None else [*updated, self._scores])
+        self._tails: dict[int, RecordedUpdates[tuple[Tensor, Tensor]]] = {}  # by the number of steps
 
     def clear(self, row: int) -> None:
         self._used.add(row)
@@ -73,7 +81,20 @@ class WindowBatch:
                 value[row].zero_()
         self._used.difference_update(rows)
         x = torch.stack(bins).unsqueeze(1).to(self.device, self.model.dtype)
-        index, step = torch.tensor(rows, device=self.device), torch.tensor(steps, device=self.device)
+        index, step = torch.tensor([rows, steps], device=self.device)
+        self._step(x, index, step)
+
+    @torch.inference_mode()
+    def output(self, row: int, steps: int) -> WindowOutput:
+        if steps not in self._tails:
+            self._tails[steps] = RecordedUpdates(partial(self._run_tail, steps))
+        logits, attention = self._tails[steps](torch.tensor([row], device=self.device))
+        spikes = self._spikes[row].tolist()
+        rates = tuple(count / (steps * neurons) for count, neurons in zip(spikes, self._neurons, strict=True))
+        return WindowOutput(logits.cpu(), rates, attention.float().cpu())
+
+    def _run_step(self, x: Tensor, index: Tensor, step: Tensor) -> None:
+        """The next step [B, 1, 2, H, W] of the windows in rows `index` [B], which are at `step` [B]."""
         front = run_front_end(self._plan, x, state=self._state, first_step=step, rows=index)
         self._features[index, step] = front.features[:, 0]
         self._attention[index, step] = front.attention[:, 0]
@@ -81,14 +102,13 @@ class WindowBatch:
         if self._scores is not None and front.token_scores is not None:
             self._scores[index] = front.token_scores
 
-    @torch.inference_mode()
-    def output(self, row: int, steps: int) -> WindowOutput:
-        features, attention = (values[row : row + 1, :steps] for values in (self._features, self._attention))
-        scores = None if self._scores is None else self._scores[row : row + 1]
-        logits = run_head(self._plan, run_tail(self._plan, features, attention, self.model.select(scores)))
-        spikes = self._spikes[row].tolist()
-        rates = tuple(count / (steps * neurons) for count, neurons in zip(spikes, self._neurons, strict=True))
-        return WindowOutput(logits.cpu(), rates, attention[0, -1].float().cpu())
+    def _run_tail(self, steps: int, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [1, steps, classes] of the window in this row [1], and the attention of its last step."""
+        features = _row_of(self._features[:, :steps], row)
+        maps = _row_of(self._attention[:, :steps].permute(0, 1, 3, 4, 2), row).permute(0, 1, 4, 2, 3)
+        scores = None if self._scores is None else _row_of(self._scores, row)
+        logits = run_head(self._plan, run_tail(self._plan, features, maps, self.model.select(scores)))
+        return logits, maps[0, -1]
 
 
 class ClipBatch:
@@ -111,6 +131,11 @@ class ClipBatch:
         out = self.model.run(clip)
         assert out.attention is not None
         return WindowOutput(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().cpu())
+
+
+def _row_of(values: Tensor, row: Tensor) -> Tensor:
+    """One row [1, ...] of values: a view, or on a GPU a copy, since a graph cannot know which row a view would have."""
+    return values.index_select(0, row) if row.is_cuda else values[int(row) :][:1]
 
 
 def _zeros(example: Tensor, sizes: tuple[int, ...]) -> Tensor:
