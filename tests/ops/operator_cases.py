@@ -4,6 +4,7 @@ Inputs are float64 numbers that bfloat16 holds exactly, so that every precision 
 `native` or `triton` (in Triton's interpreter where there is no GPU); the same cases run on a GPU in `tests/gpu`.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -255,7 +256,8 @@ def evaluate(name, i, run=None, only=None, device="cpu"):
     if run is None:
         found = operator.reference(i)
     else:
-        with kernels(run.backend):
+        mixed = run.backend == "plain" and run.dtype == torch.bfloat16
+        with kernels(run.backend), torch.autocast(run.device, torch.bfloat16, enabled=mixed):
             found = getattr(torch.ops.ripe, name)(*given.values())
     names = [one.removesuffix("[]") for one in operator.outputs]
     outputs = dict(zip(names, (found,) if isinstance(found, torch.Tensor) else found, strict=True))
@@ -278,7 +280,8 @@ def _gradients(run, outputs, leaves, only):
         if only in (None, name) and not (name == "spikes" and "grad_proxy" in outputs):
             cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(len(name))).bfloat16()
             chosen.append((out, cotangent.to(out.device, out.dtype)))
-    with kernels("plain" if run is None else run.backend):
+    mixed = run is not None and run.backend == "plain" and run.dtype == torch.bfloat16
+    with kernels("plain" if run is None else run.backend), torch.autocast(DEVICE, torch.bfloat16, enabled=mixed):
         found = torch.autograd.grad(
             [out for out, _ in chosen], list(leaves.values()), [by for _, by in chosen], materialize_grads=True,
             allow_unused=True,
@@ -296,22 +299,32 @@ def relative(given, expected):
 
 
 def check(name, i, run, tolerance=None, only=None):
-    """The operator's outputs and gradients are its reference's; returns both."""
+    """The operator's outputs and gradients are its reference's; returns both.
 
-    def bound(one):
-        return run.tolerance(name, one) if tolerance is None else tolerance
-
+    On a GPU a result may also be as far off as twice plain PyTorch's in the same precision (autocast): where that
+    exceeds the bound, rounding does, and the largest of many rounding errors differs by as much from one order of sums
+    to another.
+    """
     (outputs, grads), (wanted, wanted_grads) = evaluate(name, i, run, only), evaluate(name, i, None, only, run.device)
+    plain = cache(lambda: evaluate(name, i, run._replace(backend="plain"), only))
+
+    def compare(part, one, given, expected):
+        error = relative(given, expected)
+        bound = run.tolerance(name, one) if tolerance is None else tolerance
+        if error >= bound and run.device != "cpu":
+            bound = max(bound, 2 * relative(plain()[part][one], expected))
+        assert error < bound, f"{('output', 'gradient')[part]} {one} is off by {error:.1e}, allowed are {bound:.1e}"
+
     assert outputs.keys() == wanted.keys()
     for one, given in outputs.items():
         assert given.shape == wanted[one].shape, one
         assert given.double().isfinite().all(), one
-        assert relative(given, wanted[one]) < bound(one), f"{one} is off by {relative(given, wanted[one]):.1e}"
+        compare(0, one, given, wanted[one])
     assert grads.keys() == wanted_grads.keys()
     for one, expected in wanted_grads.items():
         assert grads[one].shape == expected.shape, one
         assert grads[one].dtype == (run.dtype if one.split(".")[0] in ACTIVATIONS else torch.float32), one
-        assert relative(grads[one], expected) < bound(one), f"gradient of {one}: {relative(grads[one], expected):.1e}"
+        compare(1, one, grads[one], expected)
     return outputs, grads
 
 

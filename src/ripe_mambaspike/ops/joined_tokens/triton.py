@@ -10,14 +10,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ripe_mambaspike.ops.joined_tokens import JoinedTokensInputs, PooledSpikesInputs
-from ripe_mambaspike.ops.pooled_rates.triton import end_of, first_of, most_covered
+from ripe_mambaspike.ops.pooled_rates.triton import end_of, first_of, most_covered, read_sizes
 from ripe_mambaspike.ops.row_norm import EPSILON
 from ripe_mambaspike.ops.row_norm.triton import normalize
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 POOL_TILE = 1024  # elements per program: 16 bytes per thread
 POOL_WARPS = 2
-PIXELS_PER_READ = 16  # pixels of a cell read at once
 JOIN_TILE = 128  # positions × channels per program
 JOIN_WARPS = 1
 MIN_PROGRAMS = 512  # with fewer, the steps are split among programs too
@@ -28,13 +27,13 @@ STEPS_PER_READ = 8  # earlier steps summed at once
 def _pool_kernel(
     spikes_ptr, out_ptr, positions,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    OFFSET: tl.constexpr, ALL: tl.constexpr, SPAN: tl.constexpr, COVERED: tl.constexpr, FULL: tl.constexpr,
-    WHOLE: tl.constexpr, PIXELS_PER_READ: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
+    OFFSET: tl.constexpr, ALL: tl.constexpr, TALL: tl.constexpr, SPAN: tl.constexpr, READ_ROWS: tl.constexpr,
+    READ_COLUMNS: tl.constexpr, FULL: tl.constexpr, WHOLE: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of cells and channels; the cells and the sizes are those of `pooled_rates`.
 
     spikes [images, H, W, C], out [images, rows, columns, ALL], positions = images · rows · columns. FULL: all cells
-    have COVERED pixels, a multiple of those read at once. WHOLE: spikes are bytes.
+    have TALL × SPAN pixels, a multiple of those read at once. WHOLE: spikes are bytes.
     """
     position = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -48,15 +47,16 @@ def _pool_kernel(
         total = tl.zeros([CELLS, BLOCK], tl.int32)
     else:
         total = tl.zeros([CELLS, BLOCK], tl.float32)
-    for start in range(0, COVERED, PIXELS_PER_READ):
-        for inner in tl.static_range(PIXELS_PER_READ):
-            down, across = (start + inner) // SPAN, (start + inner) % SPAN
-            inside = wanted
-            if not FULL:
-                inside = wanted & ((top + down < bottom) & (left + across < right))[:, None]
-            pixel = corner + down * WIDTH + across
-            found = tl.load(spikes_ptr + pixel[:, None] * CHANNELS + channel[None, :], mask=inside, other=0)
-            total += found.to(total.dtype)
+    for above in range(0, TALL, READ_ROWS):
+        for beside in range(0, SPAN, READ_COLUMNS):
+            for inner in tl.static_range(READ_ROWS * READ_COLUMNS):
+                down, across = above + inner // READ_COLUMNS, beside + inner % READ_COLUMNS
+                inside = wanted
+                if not FULL:
+                    inside = wanted & ((top + down < bottom) & (left + across < right))[:, None]
+                pixel = corner + down * WIDTH + across
+                found = tl.load(spikes_ptr + pixel[:, None] * CHANNELS + channel[None, :], mask=inside, other=0)
+                total += found.to(total.dtype)
     area = ((bottom - top) * (right - left)).to(tl.float32)
     mean = total.to(tl.float32) / area[:, None]
     offsets = position.to(tl.int64)[:, None] * ALL + OFFSET + channel[None, :]
@@ -132,15 +132,14 @@ def pooled_spikes(i: PooledSpikesInputs) -> Tensor:
     positions, offset = samples * steps * rows * columns, 0
     for one in spikes:
         height, width, wide = one.shape[2:]
-        span = most_covered(width, columns)
-        covered = most_covered(height, rows) * span
-        together = min(PIXELS_PER_READ, covered)
-        full = height % rows == 0 and width % columns == 0 and covered % together == 0
+        tall, span = most_covered(height, rows), most_covered(width, columns)
+        sizes = read_sizes(tall, span)
+        full = not (height % rows or width % columns or tall % sizes[0] or span % sizes[1])
         block = min(64, next_power_of_2(wide))
         cells = max(1, POOL_TILE // block)
         _pool_kernel[(ceil_div(positions, cells), ceil_div(wide, block))](
             one.contiguous(), out, positions, height, width, wide, rows, columns, offset, channels,
-            span, covered, full, one.dtype == torch.uint8, together, cells, block, num_warps=POOL_WARPS,
+            tall, span, *sizes, full, one.dtype == torch.uint8, cells, block, num_warps=POOL_WARPS,
         )  # fmt: skip
         offset += wide
     return out

@@ -16,6 +16,7 @@ from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 TILE = 512  # elements per program
 POOL_WARPS = 2
+PIXELS_PER_READ = 16  # pixels of a cell read at once
 
 
 @triton.jit
@@ -32,15 +33,16 @@ def end_of(index, size, cells):
 def pool_kernel(
     spikes_ptr, out_ptr,
     STEPS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, OFFSET: tl.constexpr, ALL: tl.constexpr, SPAN: tl.constexpr, COVERED: tl.constexpr,
-    CELLS: tl.constexpr, PIXELS_PER_READ: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    COLUMNS: tl.constexpr, OFFSET: tl.constexpr, ALL: tl.constexpr, TALL: tl.constexpr, SPAN: tl.constexpr,
+    READ_ROWS: tl.constexpr, READ_COLUMNS: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
+    PACKED: tl.constexpr, EVEN: tl.constexpr,
     count_ptr=None, first_step_ptr=None, final_ptr=None,
 ):  # fmt: skip
     """A block of one sample's cells and channels over all steps.
 
     spikes [B, T, H, W, C], or with PACKED = 4 [B, T, H, W, C / 4] of four bytes each; out [B, T, rows, columns, ALL],
-    where this scale's channels begin at OFFSET. SPAN: columns of the widest cell, COVERED: pixels of the largest,
-    PIXELS_PER_READ: pixels read at once. EVEN: all cells have the same size and no masks are needed.
+    where this scale's channels begin at OFFSET. TALL × SPAN: the largest cell, READ_ROWS × READ_COLUMNS: pixels of it
+    read at once (`read_sizes`). EVEN: all cells have the same size and no masks are needed.
     State: count [B, rows, columns, C] float32, the spikes before first_step [B] averaged over the cells, and the output
     for the count after the last step; each may be None.
 
@@ -70,13 +72,13 @@ def pool_kernel(
         moment = sample * STEPS + step
         image = spikes_ptr + moment * (HEIGHT * WIDTH * (CHANNELS // PACKED)) + corner
         found = tl.zeros([CELLS, BLOCK // PACKED], tl.int32 if PACKED > 1 else tl.float32)
-        for part in range((COVERED + PIXELS_PER_READ - 1) // PIXELS_PER_READ):
-            for inner in tl.static_range(PIXELS_PER_READ):
-                within = part * PIXELS_PER_READ + inner
-                down, across = within // SPAN, within % SPAN
-                inside = read & (EVEN | ((top + down < bottom) & (left + across < end))[:, None])
-                here = tl.load(image + (down * WIDTH + across) * (CHANNELS // PACKED), mask=inside, other=0)
-                found += here.to(found.dtype)
+        for above in range(0, TALL, READ_ROWS):
+            for beside in range(0, SPAN, READ_COLUMNS):
+                for inner in tl.static_range(READ_ROWS * READ_COLUMNS):
+                    down, across = above + inner // READ_COLUMNS, beside + inner % READ_COLUMNS
+                    inside = read & (EVEN | ((top + down < bottom) & (left + across < end))[:, None])
+                    here = tl.load(image + (down * WIDTH + across) * (CHANNELS // PACKED), mask=inside, other=0)
+                    found += here.to(found.dtype)
         if PACKED > 1:
             counts = (found[:, :, None] >> (8 * tl.arange(0, PACKED))[None, None, :]) & 255
             found = tl.reshape(counts, [CELLS, BLOCK]).to(tl.float32)
@@ -141,19 +143,19 @@ def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
     first_step = None if i.first_step is None else i.first_step.contiguous()
     for index, one in enumerate(spikes):
         height, width, wide = one.shape[2:]
-        span = most_covered(width, columns)
-        covered = most_covered(height, rows) * span
+        tall, span = most_covered(height, rows), most_covered(width, columns)
         block = min(64, next_power_of_2(wide))
         cells = min(next_power_of_2(rows * columns), TILE // block)
         grid = (ceil_div(rows * columns, cells), ceil_div(wide, block), samples)
-        together = min(16, covered)
-        even = not (height % rows or width % columns or covered % together or rows * columns % cells or wide % block)
+        sizes = read_sizes(tall, span)
+        even = not (height % rows or width % columns or tall % sizes[0] or span % sizes[1])
+        even = even and not (rows * columns % cells or wide % block)
         given, packed = one.contiguous(), 1
-        if one.dtype == torch.uint8 and wide % 4 == 0 and covered < 256 and given.storage_offset() % 4 == 0:
+        if one.dtype == torch.uint8 and wide % 4 == 0 and tall * span < 256 and given.storage_offset() % 4 == 0:
             given, packed = given.view(torch.int32), 4
         pool_kernel[grid](
             given, out, steps, height, width, wide, rows, columns, offset, channels,
-            span, covered, cells, together, block, packed, even,
+            tall, span, *sizes, cells, block, packed, even,
             i.counts[index].contiguous() if i.counts else None, first_step,
             finals[index] if finals else None, num_warps=POOL_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
@@ -183,3 +185,12 @@ def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
 def most_covered(size: int, cells: int) -> int:
     """The largest number of the `size` pixels that one cell covers."""
     return max(-(-(index + 1) * size // cells) - index * size // cells for index in range(cells))
+
+
+def read_sizes(tall: int, span: int) -> tuple[int, int]:
+    """How many rows and columns of a cell of at most tall × span pixels are read at once.
+
+    Constants, so that the kernels divide no loop variable: compiled for one grid (13 → 2), such a division went wrong.
+    """
+    columns = min(span, PIXELS_PER_READ)
+    return min(tall, PIXELS_PER_READ // columns), columns
