@@ -1,6 +1,5 @@
 """Every operator's kernels on a GPU against its reference in float64: real sizes, both precisions, graphs, memory."""
 
-
 import pytest
 import torch
 from tests.ops import operator_cases as cases_of
