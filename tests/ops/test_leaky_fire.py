@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from tests.ops.operator_cases import NATIVE
 from tests.raising import raises
 
 from ripe_mambaspike.errors import ConfigError, InputError
@@ -16,6 +17,15 @@ B, T, N = 2, 6, 35
 KINDS = list(product((True, False), (True, False), SLOPES))
 kinds = pytest.mark.parametrize(("hard", "detached", "surrogate"), KINDS)
 SHARPNESS, THRESHOLD = 1.5, 0.8
+
+
+@pytest.fixture(autouse=True, params=[pytest.param("native", marks=NATIVE), "triton", "off"])
+def _every_implementation(request):
+    """Float64 is computed by the reference whatever the choice."""
+    if request.param == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed")
+    with kernels(request.param):
+        yield
 
 
 def slow_slope(surrogate, d):
@@ -219,12 +229,22 @@ def test_what_cannot_be_used_is_refused():
         leaky_fire(x, one, one, initial_state=torch.zeros(4, 2))
 
 
-def test_the_switch_selects_the_reference():
+def test_the_kernels_fire_as_the_reference():
     given = {name: one.float() for name, one in inputs(B, T, N).items()}
+    spikes, final = run_leaky(**given)
+    with kernels("plain"):
+        wanted, wanted_final = run_leaky(**given)
+    assert torch.equal(spikes, wanted)
+    torch.testing.assert_close(final, wanted_final, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_in_one_graph():
+    given = {name: one.float() for name, one in inputs(B, T, 3, 4).items()}
     found = []
-    for choice in ("off", "plain", "auto"):
-        with kernels(choice):
-            found.append(run_leaky(**given))
-    for spikes, final in found[1:]:
-        assert torch.equal(spikes, found[0][0])
-        torch.testing.assert_close(final, found[0][1], rtol=1e-6, atol=1e-6)
+    for fn in (run_leaky, torch.compile(run_leaky, fullgraph=True, backend="aot_eager")):
+        leaves = {name: one.clone().requires_grad_() for name, one in given.items()}
+        spikes, final = fn(**leaves)
+        found.append((spikes, final, *torch.autograd.grad(spikes.sum() + final.sum(), list(leaves.values()))))
+    for one, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-6, atol=1e-6)

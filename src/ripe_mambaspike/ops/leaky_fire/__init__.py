@@ -60,9 +60,7 @@ def leaky_fire(
         x, decay, gain, initial_state, float(threshold), hard_reset, detach_reset, surrogate, float(sharpness)
     )
     _check(i)
-    if backend(x) is None:
-        spikes, final = LEAKY_FIRE.reference(i)
-        return spikes, final
+    compute = LEAKY_FIRE.reference if backend(x) is None else LEAKY_FIRE
     order = memory_order(x)
     before = order.index(TIME)
     rest = [dim if dim < TIME else dim - 1 for dim in order if dim != TIME]  # of the state, which has no time
@@ -71,7 +69,7 @@ def leaky_fire(
     if initial_state is not None:
         initial_state = initial_state.permute(rest).reshape(groups, each)
     flat = x.permute(order).contiguous().view(groups, x.shape[TIME], each)
-    spikes, final = LEAKY_FIRE(i._replace(x=flat, initial_state=initial_state))
+    spikes, final = compute(i._replace(x=flat, initial_state=initial_state))
     state_sizes = sizes[:before] + sizes[before + 1 :]
     return spikes.view(sizes).permute(_inverse(order)), final.view(state_sizes).permute(_inverse(rest))
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from ripe_mambaspike.ops.leaky_fire import LeakyFireInputs, empty_leaky_fire
 from ripe_mambaspike.ops.norm_fire.triton_step import initial
 from ripe_mambaspike.ops.operator import gradient_like
-from ripe_mambaspike.ops.triton_launch import ceil_div, contiguous, flat_block
+from ripe_mambaspike.ops.triton_launch import ceil_div, contiguous, flat_block, flat_block_of
 
 PREFETCH = 4  # steps loaded at a time
-MAX_SEGMENT = 8  # steps whose membranes are in registers at a time, backward
+MAX_SEGMENT = 16  # steps whose membranes are in registers at a time, backward
+MAX_MEMBRANES = 16  # of a thread in registers; with 32, half as many warps fit
 
 
 @triton.jit
@@ -85,7 +86,7 @@ def _leaky_fire_backward_kernel(
     STEPS: tl.constexpr, HARD: tl.constexpr, DETACHED: tl.constexpr, SURROGATE: tl.constexpr, SEGMENT: tl.constexpr,
     BLOCK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The membranes at the segments' borders go to borders [G, SEGMENTS − 1, N], sums for decay and gain to [program, 2].
+    """Membranes at the segments' borders go to borders [G, SEGMENTS − 1, N], sums for decay and gain to [program, 2].
 
     EVEN: blocks divide size and SEGMENT the steps. Absent tensors are None.
     """
@@ -189,8 +190,7 @@ def leaky_fire_backward(i: LeakyFireInputs, grads: tuple[Tensor | None, ...]) ->
     assert x is not None
     groups, steps, size = x.shape
     grad_x, grad_state = torch.empty_like(x), None if state is None else torch.empty_like(state)
-    segment = _steps_per_block(steps, MAX_SEGMENT)
-    block, warps = flat_block(size, groups, x.dtype)
+    segment, block, warps = backward_plan(groups, steps, size)
     programs = ceil_div(size, block) * groups
     borders = x.new_empty((groups, ceil_div(steps, segment) - 1, size), dtype=torch.float32)
     sums = x.new_empty((programs, 2), dtype=torch.float32)
@@ -210,6 +210,13 @@ def leaky_fire_backward(i: LeakyFireInputs, grads: tuple[Tensor | None, ...]) ->
     grad_decay, grad_gain = sums.sum(0, dtype=torch.float64)
     found = ((grad_decay, i.decay), (grad_gain, i.gain), (grad_state, i.initial_state))
     return grad_x, *(gradient_like(grad, given, i.decay) for grad, given in found)
+
+
+def backward_plan(groups: int, steps: int, size: int) -> tuple[int, int, int]:
+    """(steps of a segment, elements and warps of a program): the fewer steps, the more elements a thread has."""
+    segment = _steps_per_block(steps, MAX_SEGMENT)
+    each = next(count for count in (4, 2, 1) if count * segment <= MAX_MEMBRANES)
+    return segment, *flat_block_of(size, groups, each)
 
 
 def _steps_per_block(steps: int, most: int) -> int:
