@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ripe_mambaspike.ops.enter_fire import enter_fire
+from ripe_mambaspike.ops.leaky_fire import leaky_fire
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire
 from ripe_mambaspike.ops.norm_fire import Firing, norm_fire
@@ -74,6 +75,19 @@ def norm_fire_run(setting):
         options = {"first_step": first, "initial_state": state, "output_final_state": not in_place(state)}
         out, final = norm_fire(x[samples, steps], *affine, firing, **options)
         return (out.spikes, out.potential, out.operand), final
+
+    return run
+
+
+def leaky_fire_run(setting):
+    """A hard reset, or a soft one in place of the rotation."""
+    d = Drawn(setting)
+    x, decay, gain = d.normal(BATCH, STEPS, 6, 11), d.uniform(1, low=0.5), d.uniform(1, low=0.5)
+
+    def run(samples, steps, state, first):
+        options = {"threshold": 0.5, "hard_reset": setting.rotating, "initial_state": state}
+        spikes, final = leaky_fire(x[samples, steps], decay, gain, **options)
+        return (spikes,), final
 
     return run
 
@@ -168,6 +182,7 @@ def mamba_run(setting):
 
 RUNS = {
     "norm_fire": norm_fire_run,
+    "leaky_fire": leaky_fire_run,
     "attend": attend_run,
     "attend_fire": attend_fire_run,
     "enter_fire": enter_fire_run,

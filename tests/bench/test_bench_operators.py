@@ -50,7 +50,7 @@ def test_the_papers_sizes():
 @pytest.mark.slow
 def test_right_operators_get_a_speed_up():
     rows = bench_ops(options())["rows"]
-    assert len(rows) == 1 + 3 + 6 + 6 + 1 + 6
+    assert len(rows) == 1 + 3 + 3 + 6 + 6 + 1 + 6
     for row in rows:
         assert row["agreement"]["agrees"], row
         assert row["forward"]["speedup"] > 0

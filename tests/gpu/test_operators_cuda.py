@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.ops import operator_cases as cases_of
 from tests.ops.operator_cases import Run, assert_same_bits, cast, check, evaluate, relative
-from tests.ops.operator_sizes import KINDS, cases, made
+from tests.ops.operator_sizes import KINDS, LEAKY, cases, made
 
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.joined_tokens import triton as joined
@@ -27,6 +27,10 @@ POOLS = [  # samples and steps, scales, grid
     ((2, 7), [(13, 13, 5)], (1, 1)), ((1, 16), *GESTURE), ((40, 3), [(9, 9, 40)], (9, 9)),
 ]  # fmt: skip
 NEURONS = [(2, 16, 4096, 32), (1, 16, 1024, 64), (4, 10, 289, 96), (2, 10, 81, 384), (3, 16, 25, 128), (5, 1, 25, 3)]
+LEAKY_SIZES = [  # groups, steps, elements
+    (2, 16, 131072), (1, 4, 1 << 20), (8, 10, 73984), (32, 20, 2048), (3, 5, 999), (300, 1, 100), (1, 100, 4097),
+    (64, 8, 10),
+]  # fmt: skip
 ATTENTION = [
     (2, 16, 289, 32), (1, 16, 4096, 32), (1, 16, 256, 32), (2, 10, 81, 64), (8, 10, 81, 64), (8, 16, 289, 32),
     (1, 16, 256, 128), (40, 16, 64, 128), (2, 4, 81, 128), (2, 10, 25, 96), (2, 3, 100, 192), (3, 4, 49, 384),
@@ -70,6 +74,11 @@ def real_sizes(name):
             *(((2, 10, 289, 32), {"normed": normed, "filtered": filtered, "keep": False})
               for normed in (False, True) for filtered in (False, True)),
             *(((4, 16, 1024, 96), {"rotating": rotating}) for rotating in (False, True)),
+        ),
+        "leaky_fire": lambda: made(
+            cases_of.leaky_fire_inputs,
+            *((size, kind) for size in LEAKY_SIZES for kind in (LEAKY[0], {**LEAKY[-2], "resumed": False})),
+            *(((2, 16, 8192), kind) for kind in LEAKY),
         ),
         "attend": lambda: made(
             cases_of.attend_inputs,
@@ -118,8 +127,8 @@ def captured_sizes(name):
     return lists[name]() if name in lists else real_sizes(name)[1:2]
 
 
-NAMES = ("norm_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "pooled_spikes", "joined_tokens",
-         "mamba_inner", "row_norm", "step_moments", "patch_moments")  # fmt: skip
+NAMES = ("norm_fire", "leaky_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "pooled_spikes",
+         "joined_tokens", "mamba_inner", "row_norm", "step_moments", "patch_moments")  # fmt: skip
 
 
 def listed(pick):
@@ -139,7 +148,7 @@ def test_outputs_and_gradients(name, make, run, request):
     if name == "enter_fire":
         i = i._replace(firing=i.firing._replace(sharpness=2.0))
     first = check(name, i, run, tolerance_of(name, run))
-    if name == "norm_fire" and not i.firing.relaxed:
+    if name == "leaky_fire" or (name == "norm_fire" and not i.firing.relaxed):
         assert 0.1 < first[0]["spikes"].double().mean() < 0.9
     request.getfixturevalue("poisoned_empty")
     assert torch.empty(3, device=DEVICE).isnan().all()

@@ -7,7 +7,7 @@ from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.membrane_attention import triton_fire
 from stateful import PIECES, RUNS, STEPS, Setting, check_pieces, check_samples
 
-EXACT = ("norm_fire", "enter_fire", "pooled_rates")  # no sum that is cut differently for a piece
+EXACT = ("norm_fire", "leaky_fire", "enter_fire", "pooled_rates")  # no sum that is cut differently for a piece
 
 
 @pytest.fixture(autouse=True)

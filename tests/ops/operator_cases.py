@@ -14,6 +14,7 @@ from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.cpp.build import unavailable_reason
 from ripe_mambaspike.ops.enter_fire import EnterFireInputs
 from ripe_mambaspike.ops.joined_tokens import JoinedTokensInputs, PooledSpikesInputs
+from ripe_mambaspike.ops.leaky_fire import LeakyFireInputs
 from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.norm_fire import Firing, NormFireInputs
@@ -32,6 +33,7 @@ ACTIVATIONS = {
 # Outputs that are float32 in every precision.
 FLOAT32_OUTPUTS = {
     "mean", "variance", "second", "tokens", "final_membrane", "final_membrane_imag", "final_spikes", "final_ssm",
+    "final_state",
 }  # fmt: skip
 NATIVE = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 
@@ -173,6 +175,30 @@ def settled(i, drive, potential_of, margin):
     raise AssertionError("some potential stays near its threshold")
 
 
+def leaky_fire_inputs(size, hard=True, detached=True, surrogate="atan", resumed=True, sharpness=2.0):
+    """size [G, T, N]; nowhere can rounding decide about a spike."""
+    d = Draw()
+    decay, gain = d.uniform(1, low=0.4, high=0.9), d.uniform(1, low=0.5, high=1.2)
+    state = d.normal(size[0], size[2]) if resumed else None
+    x = d.normal(*size, scale=1.5, mean=0.4)
+    i = LeakyFireInputs(x, decay, gain, state, 0.8125, hard, detached, surrogate, sharpness)
+    for _ in range(400):
+        near = (leaky_potential(i) - i.threshold).abs() < 2e-4
+        if not near.any():
+            return i
+        i = i._replace(x=(i.x + 0.25 * near).bfloat16().double())
+    raise AssertionError("some potential stays near its threshold")
+
+
+def leaky_potential(i):
+    membrane, potentials = torch.zeros_like(i.x[:, 0]) if i.initial_state is None else i.initial_state, []
+    for x in i.x.unbind(1):
+        potentials.append(i.decay * membrane + i.gain * x)
+        fired = potentials[-1] >= i.threshold
+        membrane = torch.where(fired, 0.0 if i.hard_reset else potentials[-1] - i.threshold, potentials[-1])
+    return torch.stack(potentials, 1)
+
+
 def rates_inputs(lead, scales, grid, relaxed=False, rate=0.3):
     d = Draw()
     spikes = [d.spikes(*lead, *scale, rate=rate, relaxed=relaxed) for scale in scales]
@@ -271,7 +297,7 @@ def evaluate(name, i, run=None, only=None, device="cpu"):
     grads = _gradients(run, outputs, leaves, only) if leaves else {}
     if not plain:
         for one, out in outputs.items():
-            hard = one == "spikes" and not given["relaxed"]
+            hard = one == "spikes" and not given.get("relaxed", True)
             assert out.dtype == (torch.uint8 if hard else torch.float32 if one in FLOAT32_OUTPUTS else run.dtype), one
     proxy = outputs.pop("grad_proxy", None)
     assert proxy is None or proxy.shape == outputs["spikes"].shape

@@ -8,6 +8,7 @@ from tests.ops.operator_cases import (
     attend_inputs,
     enter_fire_inputs,
     joined_inputs,
+    leaky_fire_inputs,
     mamba_inputs,
     norm_fire_inputs,
     patch_moments_inputs,
@@ -32,6 +33,10 @@ POOLS = {
 }
 BYTES = ("17-9-5", "oblong", "channels by fours", "as many pixels as a byte counts", "more pixels than a byte counts")
 KINDS = [{"rotating": rotating, "relaxed": relaxed} for rotating in (False, True) for relaxed in (False, True)]
+LEAKY = [
+    {"hard": hard, "detached": detached, "surrogate": surrogate}
+    for hard in (True, False) for detached in (True, False) for surrogate in ("atan", "sigmoid", "triangle")
+]  # fmt: skip
 # samples, steps, positions, width
 JOINS = [(3, 10, 7, 24), (2, 1, 5, 32), (1, 3, 1, 8), (1, 16, 9, 32), (2, 5, 3, 192)]
 
@@ -93,6 +98,14 @@ def cases(name):
             enter_fire_inputs, *((*event[:4], dict(zip(("rotating", "filtered"), event[4:], strict=False), relaxed=r))
                                  for r in (False, True) for event in events)
         ),
+        "leaky_fire": lambda: made(
+            leaky_fire_inputs,
+            *(((2, 7, 15), kind) for kind in LEAKY),
+            *((size, {"resumed": resumed, "hard": resumed}) for resumed in (True, False)
+              for size in [(1, 1, 1), (1, 1, 70), (3, 2, 5), (2, 10, 1), (5, 4, 64), (2, 16, 50), (1, 19, 300), (2, 40, 6)]),
+            ((1, 6, 8), {"sharpness": 5.0}),
+            ((1, 6, 8), {"sharpness": 0.7, "surrogate": "triangle", "detached": False}),
+        ),
         "pooled_rates": lambda: made(
             rates_inputs,
             *((*pool, {"relaxed": relaxed}) for pool in POOLS.values() for relaxed in (False, True)),
@@ -147,6 +160,12 @@ def larger_cases(name):
             *((size, kind) for kind in KINDS
               for size in [(1, 1, 1, 2), (2, 10, 25, 3), (1, 6, 81, 32), (1, 3, 130, 96)]),
         ),
+        "leaky_fire": lambda: made(
+            leaky_fire_inputs,
+            *((size, {**kind, "resumed": False})
+              for size in [(2, 10, 75), (1, 16, 2592), (3, 1, 20001), (2, 40, 1000), (1, 500, 7)]
+              for kind in LEAKY[::5]),
+        ),
         "pooled_rates": lambda: made(
             rates_inputs,
             *((*pool, {"relaxed": relaxed}) for relaxed in (False, True) for pool in [
@@ -182,6 +201,7 @@ def threaded_cases(name):
         "norm_fire": lambda: made(norm_fire_inputs, *(((2, 5, 289, 32), {"rotating": r}) for r in (False, True))),
         "attend": lambda: made(attend_inputs, ((2, 5, 289, 32), {}), ((2, 5, 25, 40), {})),
         "attend_fire": lambda: made(attend_fire_inputs, ((2, 5, 289, 32), {"rotating": True, "relaxed": True})),
+        "leaky_fire": lambda: made(leaky_fire_inputs, ((2, 5, 9249), {}), ((1, 5, 18000), {"hard": False})),
         "pooled_rates": lambda: made(rates_inputs, ((2, 3), [(17, 17, 3), (9, 9, 33), (5, 5, 2)], (5, 5))),
         "mamba_inner": lambda: made(mamba_inputs, (1, 130, 2, 64, 2, 16), (2, 70, 2, 100, 2, 16)),
         "step_moments": lambda: made(step_moments_inputs, (2, 3, 289, 33)),

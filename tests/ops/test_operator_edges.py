@@ -9,6 +9,7 @@ from tests.ops.operator_cases import (
     NATIVE_FLOAT32,
     TRITON,
     Run,
+    assert_same_bits,
     cast,
     check,
     evaluate,
@@ -51,6 +52,20 @@ def test_silence_and_saturation(level, rotating, run):
     firing = i.firing._replace(relaxed=False, rotation=rotation)
     outputs, _ = check("norm_fire", i._replace(shift=i.shift + level, firing=firing), run)
     assert (outputs["spikes"] == (level > 0)).all()
+
+
+@CPU
+def test_any_number_of_threads_gives_the_leaky_neurons_bits(run):
+    """The gradients of decay and gain too, which are sums over all elements."""
+    i, found = case.leaky_fire_inputs((3, 6, 5000)), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(evaluate("leaky_fire", i, run))
+    finally:
+        torch.set_num_threads(1)
+    for one in found[1:]:
+        assert_same_bits(one, found[0])
 
 
 @BACKENDS

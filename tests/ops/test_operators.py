@@ -24,7 +24,7 @@ from ripe_mambaspike.ops.operator import OPERATORS
 
 SLOW_TRITON = pytest.param(Run("triton"), id="triton-f32", marks=pytest.mark.slow)
 TRITON_ALONE = ("pooled_spikes", "joined_tokens")
-NAMES = ("norm_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "mamba_inner", "row_norm",
+NAMES = ("norm_fire", "leaky_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "mamba_inner", "row_norm",
          "step_moments", "patch_moments")  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_larger_sizes(name, make, run):
     check(name, make(), run)
 
 
-@pytest.mark.parametrize("name", ["norm_fire", "attend_fire", "enter_fire"])
+@pytest.mark.parametrize("name", ["norm_fire", "leaky_fire", "attend_fire", "enter_fire"])
 def test_the_neurons_of_these_cases_fire_and_rest(name):
     for make in cases(name)[:2]:
         rate = OPERATORS[name].reference(make())[0].mean()
@@ -92,6 +92,7 @@ def test_the_neurons_of_these_cases_fire_and_rest(name):
 @pytest.mark.parametrize(
     ("name", "only"), [(name, one) for name in ("norm_fire", "attend", "step_moments", "patch_moments")
                        for one in OPERATORS[name].outputs if one != "spikes" and not one.startswith("final")]
+    + [("leaky_fire", "spikes"), ("leaky_fire", "final_state")]
 )  # fmt: skip
 def test_a_gradient_that_comes_alone(name, only, run):
     makes = cases(name)

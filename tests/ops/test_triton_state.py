@@ -8,7 +8,7 @@ from ripe_mambaspike.ops.membrane_attention import triton_fire, triton_plan
 from stateful import RUNS, Setting, check_pieces, check_samples
 
 pytestmark = pytest.mark.usefixtures("triton_kernels")
-EXACT = ("norm_fire", "enter_fire", "pooled_rates", "leaky_rates")
+EXACT = ("norm_fire", "leaky_fire", "enter_fire", "pooled_rates", "leaky_rates")
 NORMED = ("norm_fire", "attend", "attend_fire", "enter_fire")
 MADE_OF_OTHERS = ("leaky_rates", "attend_fire")  # of pooled_rates; of attend and norm_fire
 PIECES = [(1, 2, 4)]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ripe_mambaspike.bench.machine import PRECISIONS
 from ripe_mambaspike.ops.enter_fire import EnterFireInputs
+from ripe_mambaspike.ops.leaky_fire import LeakyFireInputs
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaInnerInputs
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.norm_fire import Firing, NormFireInputs
@@ -130,6 +131,7 @@ def cases(
         yield norm_fire_case(
             make, size, (batch, time_steps, grid * grid, channels), rotating=stage == 1, relaxed=relaxed
         )
+        yield leaky_fire_case(make, size, (batch, time_steps, grid * grid * channels))
         yield from attention_cases(make, size, (batch, time_steps, grid * grid, channels), relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
         yield step_moments_case(make, f"stage {stage}", (batch, time_steps, grid * grid, channels))
@@ -162,6 +164,14 @@ def norm_fire_case(make: Maker, size: str, shape: tuple[int, ...], rotating: boo
     given = OPERATORS["norm_fire"].named(inputs)
     learned = tuple(name for name in OPERATORS["norm_fire"].gradients if given[name] is not None)
     return Case("norm_fire", size, inputs, ("spikes", "potential", "operand"), learned, () if relaxed else (0,))
+
+
+def leaky_fire_case(make: Maker, size: str, shape: tuple[int, ...]) -> Case:
+    """SpikingJelly's neuron. Its numbers are sums of few powers of two, so that no rounding can flip a spike."""
+    x = make.normal(*shape, scale=16.0).round_().div_(8)
+    decay, gain = (torch.full((1,), 0.5, device=make.device) for _ in range(2))  # τ = 2
+    inputs = LeakyFireInputs(x, decay, gain, None, 1.0, True, True, "atan", SHARPNESS)
+    return Case("leaky_fire", size, inputs, ("spikes", "final_state"), ("x", "decay", "gain"), (0,))
 
 
 def attention_cases(make: Maker, size: str, shape: tuple[int, ...], relaxed: bool) -> Iterator[Case]:

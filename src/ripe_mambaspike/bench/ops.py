@@ -22,8 +22,8 @@ from ripe_mambaspike.ops.operator import OPERATORS
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
 FLIPS = 1e-3  # of the spikes of one operator
 TIMED_OPERATORS = (
-    "enter_fire", "norm_fire", "step_moments", "attend", "attend_fire", "patch_moments", "pooled_rates",
-    "mamba_inner", "row_norm",
+    "enter_fire", "norm_fire", "leaky_fire", "step_moments", "attend", "attend_fire", "patch_moments",
+    "pooled_rates", "mamba_inner", "row_norm",
 )  # fmt: skip
 
 

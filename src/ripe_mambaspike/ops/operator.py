@@ -39,6 +39,7 @@ SCHEMA_TYPES: dict[Any, str] = {
     bool: "bool",
     int: "int",
     float: "float",
+    str: "str",
     torch.dtype: "ScalarType",
 }
 

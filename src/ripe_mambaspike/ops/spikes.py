@@ -1,24 +1,48 @@
-"""The firing function: a step with the ATan surrogate gradient, or its smooth relaxation."""
+"""The firing functions: a step with a surrogate gradient, or its smooth relaxation."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-class _StepATan(torch.autograd.Function):
+def _atan_slope(distance: Tensor, sharpness: float) -> Tensor:
+    return 0.5 * sharpness / (1 + (0.5 * math.pi * sharpness * distance).square())
+
+
+def _sigmoid_slope(distance: Tensor, sharpness: float) -> Tensor:
+    spike = torch.sigmoid(sharpness * distance)
+    return sharpness * spike * (1 - spike)
+
+
+def _triangle_slope(distance: Tensor, sharpness: float) -> Tensor:
+    return sharpness * (1 - sharpness * distance.abs()).clamp(min=0)
+
+
+# Surrogate gradients by name, functions of d = u − threshold and of the sharpness α:
+#   atan      α/2 / (1 + (π/2 · α · d)²)      the paper's Eq. (atan), SpikingJelly's ATan
+#   sigmoid   α · σ(αd) · (1 − σ(αd))         SpikingJelly's Sigmoid
+#   triangle  max(0, γ − |d|) / γ², γ = 1/α   TET's
+SLOPES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "atan": _atan_slope,
+    "sigmoid": _sigmoid_slope,
+    "triangle": _triangle_slope,
+}
+
+
+class _StepSurrogate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, distance: Tensor, sharpness: float) -> Tensor:
+    def forward(ctx: Any, distance: Tensor, surrogate: str, sharpness: float) -> Tensor:
         ctx.save_for_backward(distance)
-        ctx.sharpness = sharpness
+        ctx.surrogate, ctx.sharpness = surrogate, sharpness
         return torch.ge(distance, 0, out=torch.empty_like(distance))  # without a boolean temporary
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (distance,) = ctx.saved_tensors
-        slope = 0.5 * ctx.sharpness / (1 + (0.5 * math.pi * ctx.sharpness * distance).square())
-        return grad * slope, None
+        return grad * SLOPES[ctx.surrogate](distance, ctx.sharpness), None, None
 
 
 class _StepFastSigmoid(torch.autograd.Function):
@@ -41,9 +65,14 @@ def fire(distance: Tensor, sharpness: float, relaxed: bool = False) -> Tensor:
     """
     if relaxed:
         return torch.sigmoid(sharpness * distance)
-    return _StepATan.apply(distance, sharpness)
+    return _StepSurrogate.apply(distance, "atan", sharpness)
 
 
 def fire_fast_sigmoid(distance: Tensor, slope: float = 25.0) -> Tensor:
     """The baseline's spike: 1 where distance > 0, gradient 1 / (1 + slope·|distance|)²."""
     return _StepFastSigmoid.apply(distance, slope)
+
+
+def fire_as(surrogate: str, distance: Tensor, sharpness: float) -> Tensor:
+    """Spikes where `distance = u − threshold` is ≥ 0, with the gradient of this name in `SLOPES`."""
+    return _StepSurrogate.apply(distance, surrogate, sharpness)

@@ -65,7 +65,11 @@ def neuron_state(
 
 def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:
     """(elements, warps) per program over `copies` flat arrays: 16 bytes per thread, fewer if work is scarce."""
-    each = 16 // dtype.itemsize
+    return flat_block_of(size, copies, 16 // dtype.itemsize)
+
+
+def flat_block_of(size: int, copies: int, each: int) -> tuple[int, int]:
+    """The same with `each` elements per thread."""
     warps = 8
     while warps > 1 and ceil_div(size, 32 * each * warps) * copies < BUSY_PROGRAMS:
         warps //= 2
