@@ -1,6 +1,6 @@
 """What every network offers, whatever it is made of."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -12,6 +12,7 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.cuda_graphs import RecordedPasses
 from ripe_mambaspike.models.labels import Labels
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.modified import Modification, module_modification
 from ripe_mambaspike.nn.state import State
@@ -85,6 +86,7 @@ class Model(nn.Module):
     head: Any
     labels: Labels | None = None  # class names and the binning it was trained on, if known
     package_methods: ClassVar[Mapping[str, Any]]  # methods of the package's own class, to detect overrides
+    has_relaxed_pass: ClassVar[bool] = False  # whether it can replace spikes by sigmoids
 
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
@@ -98,6 +100,20 @@ class Model(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self.prepared_weights.clear()
         return super()._apply(fn, recurse)
+
+    def run(self, x: Tensor, *, observe: Collection[str] = ()) -> Output:
+        """A pass over clips [B, T, 2, H, W] with all its outputs; `observe` names what to keep by layer."""
+        raise NotImplementedError
+
+    def run_passes(self, x: Tensor, modes: Sequence[ForwardMode]) -> list[Output]:
+        """A pass in each mode; here the hard one alone."""
+        if len(modes) != 1 or modes[0].relaxed:
+            raise ConfigError.expected("passes", f"1 for '{self.name}', which has no relaxed pass", len(modes))
+        return [self.run(x)]
+
+    def num_spiking_layers(self) -> int:
+        """The number of firing rates that a pass returns."""
+        raise NotImplementedError
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Clips [B, T, 2, H, W] → the tokens that the head reads [B, T, k, d]."""

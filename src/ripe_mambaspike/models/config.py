@@ -44,6 +44,10 @@ class ModelConfig:
         """The most time steps the network can take; None for no limit."""
         return self.time_steps
 
+    def deployed(self) -> Self:
+        """The config of the fused network; the same where there is nothing to fuse."""
+        return self
+
     def approximate_parameters(self) -> dict[str, int]:
         """The approximate number of parameters, by the config field that dominates it."""
         raise NotImplementedError
@@ -214,6 +218,9 @@ class RipeConfig(ModelConfig):
     @property
     def max_time_steps(self) -> int | None:
         return None if self.causal else self.time_steps
+
+    def deployed(self) -> Self:
+        return self.replace(form="deployed")
 
     @property
     def rate_decay(self) -> float | None:

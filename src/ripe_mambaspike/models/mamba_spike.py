@@ -120,6 +120,9 @@ class MambaSpike(Model):
         observed = {f"encoder.{index}.spikes": layer for index, layer in enumerate(spikes)} if observe else {}
         return Output(nan_where_not_finite(logits, x), rates, observed=observed)
 
+    def num_spiking_layers(self) -> int:
+        return len(self.encoder)
+
     def _encode(self, x: Tensor) -> list[Tensor]:
         """The spikes of every layer of the encoder."""
         self.check(x)

@@ -9,6 +9,7 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.mamba_spike import MambaSpike
+from ripe_mambaspike.models.peers import import_peers
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.registry import Registry
 from ripe_mambaspike.schema import suggest
@@ -116,3 +117,6 @@ def create_model(name: str, *, seed: int | None = None, **overrides: Any) -> Mod
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config, name)
+
+
+import_peers()

@@ -42,6 +42,7 @@ from ripe_mambaspike.nn.tokens import TokenSelection
 @register_architecture(RipeConfig)
 class RipeMambaSpike(Model):
     config: RipeConfig
+    has_relaxed_pass = True
 
     def __init__(self, config: RipeConfig, name: str) -> None:
         super().__init__(config, name)
@@ -130,6 +131,9 @@ class RipeMambaSpike(Model):
             logits = self.forward_head(tokens)
         logits = nan_where_not_finite(logits, x)
         return Output(logits, front.rates, front.attention, token_indices, state, front.observed)
+
+    def num_spiking_layers(self) -> int:
+        return 2 * len(self.stages)
 
     def run_passes(self, x: Tensor, modes: Sequence[ForwardMode]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.nn.spike_log import log_spikes
 from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.leaky_fire import leaky_fire
 from ripe_mambaspike.ops.shapes import sum_dtype
@@ -76,6 +77,7 @@ class LeakyNeuron(nn.Module):
             sharpness=self.sharpness,
             initial_state=initial_state["membrane"] if initial_state else None,
         )
+        log_spikes(self, spikes)
         return spikes, {"membrane": membrane}
 
     def extra_repr(self) -> str:
