@@ -46,10 +46,10 @@ def measure(threads: int, seconds: float, pinned: bool) -> float:
     clips = torch.poisson(torch.full((BATCH, STEPS, 2, SIDE, SIDE), 0.2))
     targets = torch.nn.functional.one_hot(torch.arange(BATCH) % 11, 11).float()
     settings = StepSettings(passes=1)
-    training_step(model, optimizer, clips, targets, settings)  # type: ignore[arg-type]
+    training_step(model, optimizer, clips, targets, settings)
     began, count = time.perf_counter(), 0
     while count < 1 or time.perf_counter() - began < seconds:
-        training_step(model, optimizer, clips, targets, settings)  # type: ignore[arg-type]
+        training_step(model, optimizer, clips, targets, settings)
         count += BATCH
     return count / (time.perf_counter() - began)
 

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.account.energy import energy_report
+from ripe_mambaspike.account.energy import energy_of, energy_report
 from ripe_mambaspike.account.parameters import BYTES, count_parameters
+from ripe_mambaspike.account.synaptic import watch_activity
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.flops import count_flops
@@ -17,11 +18,14 @@ from ripe_mambaspike.nn.eval_mode import eval_mode
 
 def account_clip(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
     """Parameters and bytes of the network, FLOPs and energy at the size of x [B, T, 2, H, W]."""
-    assert isinstance(model, RipeMambaSpike | MambaSpike)
     if isinstance(model, MambaSpike):
         model.check(x)
     with torch.no_grad(), eval_mode(model):
-        energy = energy_report(model, x, measured_on)
+        if isinstance(model, RipeMambaSpike | MambaSpike):
+            energy = energy_report(model, x, measured_on)
+        else:
+            config = model.config.replace(in_size=tuple(x.shape[3:]), time_steps=x.shape[1])
+            energy = energy_of(watch_activity(model, x), config, measured_on)
     return document_of(model, x.shape[1], (x.shape[3], x.shape[4]), energy)
 
 

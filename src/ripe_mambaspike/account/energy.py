@@ -89,14 +89,20 @@ def backbone_macs(config: RipeConfig) -> dict[str, int]:
 def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: str) -> dict[str, Any]:
     """The energy part of `ripe account`, for one sample; x sets steps and resolution."""
     config = model.config.replace(in_size=tuple(x.shape[3:]), time_steps=x.shape[1])
-    return energy_of(measure_activity(model, x), config, measured_on)
-
-
-def energy_of(layers: Sequence[ConvActivity], config: ModelConfig, measured_on: str) -> dict[str, Any]:
-    """The same from layers measured at the config's steps and resolution."""
-    flops = count_flops(config)
     spiking = "backbone" if isinstance(config, RipeConfig) else "encoder"
-    rest = (flops.total - flops.by_part[spiking]) / 2  # multiply-adds that stay dense in any form
+    return energy_of(measure_activity(model, x), config, measured_on, spiking)
+
+
+def energy_of(
+    layers: Sequence[ConvActivity], config: ModelConfig, measured_on: str, spiking: str | None = None
+) -> dict[str, Any]:
+    """The same from layers measured at the config's steps and resolution.
+
+    `spiking` is the part of the network that these layers are; without it they are the whole network but its scan.
+    """
+    flops = count_flops(config)
+    others = flops.by_part["scan"] if spiking is None else flops.total - flops.by_part[spiking]
+    rest = others / 2  # multiply-adds that stay dense in any form
     dense = sum(layer.dense_picojoules for layer in layers)
     event = sum(layer.event_picojoules for layer in layers)
     macs = sum(layer.macs for layer in layers)

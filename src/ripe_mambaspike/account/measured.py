@@ -91,7 +91,7 @@ def account_recordings(model: Model, activities: Iterable[Activity], measured_on
         made = None if conv == ENTRY else _spread([one.additions[conv] for one in seen])
         layers.append(ConvActivity(conv, made is not None, rate["mean"], macs, None if made is None else made["mean"]))
         spreads.append({"rate_range": rate, "accumulates_range": made})
-    energy = energy_of(layers, config, measured_on)
+    energy = energy_of(layers, config, measured_on, "backbone")
     for layer, spread in zip(energy["layers"], spreads, strict=True):
         layer |= spread
     document = document_of(model, steps, resolution, energy)

@@ -23,7 +23,7 @@ from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model, list_models, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
-from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.nn.calibrate import has_running_statistics, recalibrate
 
 SEED = 0  # of the weights of a registered network
 CALIBRATION_SIDE = 34  # small: statistics depend little on the size of the clip
@@ -126,6 +126,9 @@ def _account_clip(name: str, fields: dict[str, Any], path: Path | None) -> dict[
     if not saved and isinstance(model, RipeMambaSpike) and model.config.form == "training":
         small = synthetic_clip(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
         recalibrate(model, [small.to(model.dtype)], run=model.front_end)
+    elif not saved and has_running_statistics(model):
+        height, width = clip.shape[3:]
+        recalibrate(model, [synthetic_clip(clip.shape[1], height, width, samples=2, seed=1).to(model.dtype)])
     return account_clip(model, clip, measured_on + (f"weights of {name}" if saved else "untrained weights (seed 0)"))
 
 

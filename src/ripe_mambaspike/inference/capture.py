@@ -72,7 +72,7 @@ class Captured:
                 return run_fused(self._plan, x, want_rates=self._want_rates)
             with eval_mode(self.model), self._precision():
                 if self._want_rates:
-                    return self.model.run(x)  # type: ignore[operator]
+                    return self.model.run(x)
                 logits = self.model(x)
                 return Output(logits, logits.new_empty(0))
 
@@ -101,7 +101,7 @@ class CapturedShapes:
         """Logits [B, T, classes] and the mean firing rate of every spiking layer."""
         if self._usable(x):
             return self._get(x, want_rates=True).run(x)
-        return self.model.run(x)  # type: ignore[operator]
+        return self.model.run(x)
 
     def _usable(self, x: Tensor) -> bool:
         return x.is_cuda and self._capturable

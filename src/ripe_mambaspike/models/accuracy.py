@@ -145,6 +145,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     commit: str | None = None
     warnings: list[str] = []
+    left_out: list[str] = []  # settings of the recipe that the network cannot use, with the reason
 
     def to_dict(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)

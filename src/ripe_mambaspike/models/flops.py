@@ -34,8 +34,12 @@ def count_flops(config: ModelConfig) -> Flops:
     """FLOPs of one sample at the config's resolution and time steps, in the deployed form."""
     if isinstance(config, RipeConfig):
         return Flops(_ripe(config))
-    assert isinstance(config, MambaSpikeConfig)
-    return Flops(_mamba_spike(config))
+    if isinstance(config, MambaSpikeConfig):
+        return Flops(_mamba_spike(config))
+    from ripe_mambaspike.models.counted_flops import count_by_running
+    from ripe_mambaspike.models.registry import meta_model
+
+    return Flops(count_by_running(meta_model(config).eval(), config.in_size, config.time_steps))
 
 
 def token_counts(config: RipeConfig, size: tuple[int, int] | None = None) -> list[int]:

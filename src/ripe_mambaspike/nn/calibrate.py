@@ -29,7 +29,7 @@ def recalibrate(
     network's). Every batch has the same weight. Dropout and drop-path are off, no parameter changes, and every module
     keeps its mode; on an error the statistics are restored too.
     """
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    norms = _norms(model)
     if not norms:
         raise ConfigError.expected("model", "norms with running statistics (the training form)", "none")
     batches = islice(_clips(loader), max_batches)
@@ -59,6 +59,15 @@ def recalibrate(
         for norm, (momentum, *_) in zip(norms, kept, strict=True):
             norm.momentum = momentum
     return count
+
+
+def has_running_statistics(model: nn.Module) -> bool:
+    """Whether there is anything to re-estimate."""
+    return bool(_norms(model))
+
+
+def _norms(model: nn.Module) -> list[_BatchNorm]:
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
 def _clips(loader: Iterable[Any]) -> Iterator[Tensor]:

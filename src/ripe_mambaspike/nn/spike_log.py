@@ -39,7 +39,7 @@ class SpikeLog:
         return torch.stack([spikes.mean(dtype=torch.float32) for _, spikes in self.entries])
 
     def by_name(self, names: Mapping[nn.Module, str]) -> dict[str, Tensor]:
-        """{"stem.0.neuron.spikes": spikes, …}; a neuron that fired several times is numbered from its second time on."""
+        """{"stem.0.neuron.spikes": spikes, …}; if a neuron fires several times, its later spikes are numbered."""
         found: dict[str, Tensor] = {}
         for module, spikes in self.entries:
             name, number = names[module], 2

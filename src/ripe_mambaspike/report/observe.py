@@ -89,12 +89,12 @@ def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
 
 def _observe_clip(model: Model, x: Tensor, label: int, name: str) -> tuple[Sample, list[Floats]]:
     """The network's outputs for a clip, and the mean firing rate of every spiking layer at every step, [T] each."""
-    out = model.run(x, observe=("spikes",))  # type: ignore[operator]
+    out = model.run(x, observe=("spikes",))
     logits = clip_logits(out.logits)[0]
     predicted = int(logits.argmax()) if bool(logits.isfinite().all()) else None
     attention = None if out.attention is None else attention_contrast(out.attention[0]).numpy()
     shares = out.logits[0].float().softmax(-1).numpy()
-    rates = [spikes.float().mean((0, 2, 3, 4)).numpy() for spikes in out.observed.values()]
+    rates = [spikes.float().transpose(0, 1).flatten(1).mean(1).numpy() for spikes in out.observed.values()]
     return Sample(name, label, predicted, x[0].float().numpy(), attention, shares), rates
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.base import require_unmodified
-from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.base import Model, require_unmodified
 from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step
 
@@ -25,9 +24,7 @@ class CapturedStep:
     Capturing takes a few steps to warm up; the network and the optimizer are restored afterwards.
     """
 
-    def __init__(
-        self, model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings
-    ) -> None:
+    def __init__(self, model: Model, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> None:
         for x, _ in batches:
             if not x.is_cuda:
                 raise InputError.expected("x", "a batch on a CUDA device", f"one on {x.device}")
@@ -67,9 +64,7 @@ class CapturedStep:
         return self._terms
 
 
-def capture_step(
-    model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, y: Tensor, settings: StepSettings
-) -> CapturedStep:
+def capture_step(model: Model, optimizer: Optimizer, x: Tensor, y: Tensor, settings: StepSettings) -> CapturedStep:
     """Capture the training step for batches like (x, y)."""
     return CapturedStep(model, optimizer, [(x, y)], settings)
 
@@ -77,7 +72,7 @@ def capture_step(
 Snapshot = tuple[list[Tensor], dict[int, dict[str, Tensor]]]
 
 
-def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Snapshot:
+def _snapshot(model: Model, optimizer: Optimizer) -> Snapshot:
     tensors = [t.detach().clone() for t in model.state_dict().values()]
     moments = {
         id(parameter): {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
@@ -87,7 +82,7 @@ def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Snapshot:
 
 
 @torch.no_grad()
-def _restore(model: RipeMambaSpike, optimizer: Optimizer, snapshot: Snapshot) -> None:
+def _restore(model: Model, optimizer: Optimizer, snapshot: Snapshot) -> None:
     """Restore everything in place, because the graph uses these tensors; new optimizer state is set to zero."""
     tensors, moments = snapshot
     for held, value in zip(model.state_dict().values(), tensors, strict=True):

@@ -27,7 +27,6 @@ from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.models.accuracy import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.memory import explain_model_memory
-from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.sync_stats import sync_batch_stats
 from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, compute_loss, update_weights, weighted_terms
@@ -160,7 +159,7 @@ def _variable(name: str, default: int | None, least: int = 0) -> int:
 class _Objective(nn.Module):
     """The network with its loss, as one module whose gradients are averaged."""
 
-    def __init__(self, model: RipeMambaSpike) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
@@ -180,7 +179,7 @@ def shared_batch(x: Tensor, total: int, sync_batch_norm: bool = True) -> Iterato
 class SharedStep:
     """A step of all processes, equal to the step of a single process with all their clips."""
 
-    def __init__(self, model: RipeMambaSpike, processes: Processes, *, sync_batch_norm: bool) -> None:
+    def __init__(self, model: Model, processes: Processes, *, sync_batch_norm: bool) -> None:
         self.model, self.processes, self.sync_batch_norm = model, processes, sync_batch_norm
         # Gradients of 1×1 kernels are channels-last, which is the same memory order.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import write_file
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.objective import LossTerms
 
 LOG = logging.getLogger("ripe_mambaspike")
 Row = dict[str, float | None]
-NUM_LAYERS = 6
+NUM_LAYERS = 6  # spiking layers of RIPE-MambaSpike; a network with more has more columns
 COLUMNS = {  # of log.csv, with their meaning
     "epoch": "epoch, from 1",
     "lr": "learning rate",
@@ -59,9 +60,11 @@ def mean_columns(means: list[float]) -> Row:
     return row
 
 
-def tdm_columns(model: RipeMambaSpike) -> Row:
-    """Mean |λ| of the temporal filter before every convolution, in order."""
+def tdm_columns(model: Model) -> Row:
+    """Mean |λ| of the temporal filter before every convolution, in order; none for other networks."""
     row: Row = {}
+    if not isinstance(model, RipeMambaSpike):
+        return row
     convs: list[Any] = [conv for stage in model.stages for conv in (stage.first_conv, stage.second_conv)]
     for layer, conv in enumerate(convs, 1):
         row[f"tdm_{layer}"] = None if conv.coefficient is None else float(conv.coefficient.detach().abs().mean())
@@ -72,9 +75,10 @@ def write_log(path: Path, rows: list[Row]) -> None:
     """Write all rows; None becomes an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    columns = [*COLUMNS, *(name for name in (rows[0] if rows else ()) if name not in COLUMNS)]  # rates of more layers
+    writer.writerow(columns)
     for row in rows:
-        writer.writerow([_cell(row.get(column)) for column in COLUMNS])
+        writer.writerow([_cell(row.get(column)) for column in columns])
     write_file(path, text.getvalue().encode(), DataError)
 
 

@@ -6,27 +6,34 @@ import torch
 
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import TrainingData
-from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.files import commit
 from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, TrainingResult
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.models.registry import build, create_model
+from ripe_mambaspike.models.registry import create_model, meta_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.chance import result_warnings
 from ripe_mambaspike.train.history import Row
 from ripe_mambaspike.train.recipe import Recipe
 
 
-def create_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
+def create_network(recipe: Recipe, classes: tuple[str, ...]) -> Model:
     """The recipe's network with fresh weights for its seed."""
     data = recipe.data
     sizes = {"num_classes": len(classes), "time_steps": data.time_steps, "in_size": resolved_grid(data)}
-    model = create_model(recipe.model.name, seed=recipe.run.seed, **{**sizes, **recipe.model.fields})
-    if not isinstance(model, RipeMambaSpike):
-        expected = "a RIPE-MambaSpike, which has both forward passes"
-        raise ConfigError.expected("model.name", expected, repr(recipe.model.name))
-    return model
+    return create_model(recipe.model.name, seed=recipe.run.seed, **{**sizes, **recipe.model.fields})
+
+
+def unused_settings(recipe: Recipe, model: Model) -> list[str]:
+    """The settings of a recipe that this network cannot use, each with the reason; they are left out."""
+    unused = []
+    if not model.has_relaxed_pass and recipe.loss.passes == 2:
+        unused.append(f"loss.passes: '{model.name}' has no relaxed pass; trained with the hard pass alone")
+    if not model.num_spiking_layers() and recipe.loss.rates:
+        unused.append(f"loss.rates: '{model.name}' has no spikes")
+    if not isinstance(model, RipeMambaSpike) and recipe.optimizer.tdm_lr_scale != 1:
+        unused.append(f"optimizer.tdm_lr_scale: '{model.name}' has no temporal filters")
+    return unused
 
 
 def network_labels(recipe: Recipe, data: TrainingData, epoch: int) -> Labels:
@@ -48,8 +55,7 @@ def make_result(
     scores = found.to_dict(data.classes)
     scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
     scores["loss"] = found.loss if math.isfinite(found.loss) else None
-    with torch.device("meta"):
-        deployed = build(model.config.replace(form="deployed"), model.name)
+    deployed = meta_model(model.config.deployed(), name=model.name)
     return TrainingResult(
         format="ripe-result",
         version=1,
@@ -69,4 +75,5 @@ def make_result(
         threads=torch.get_num_threads(),
         commit=commit(),
         warnings=result_warnings(recipe, data, rows, found.top1),
+        left_out=unused_settings(recipe, model),
     )

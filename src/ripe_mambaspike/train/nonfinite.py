@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.step import StepSettings, compute_loss
 
 
-def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
+def find_nonfinite(model: Model, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
     """A description of the source, computed with the weights before the step that failed."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
@@ -28,7 +28,8 @@ def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: 
     try:
         with kernels("off"), torch.no_grad():
             for relaxed in (False, True)[: settings.passes]:
-                model.run(x, ForwardMode(relaxed=relaxed, sharpness=settings.sharpness, track_statistics=False))
+                mode = ForwardMode(relaxed=relaxed, sharpness=settings.sharpness, track_statistics=False)
+                model.run_passes(x, [mode])
                 if found:
                     return found[0] + (" in the relaxed pass" if relaxed else "")
     finally:
@@ -37,7 +38,7 @@ def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: 
     return _first_bad_gradient(model, x, targets, settings)
 
 
-def _first_bad_gradient(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
+def _first_bad_gradient(model: Model, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
     model.zero_grad(set_to_none=True)
     compute_loss(model, x, targets, settings).loss.backward()
     for name, parameter in reversed(list(model.named_parameters())):  # in the order of backpropagation

@@ -73,8 +73,8 @@ def consistency(hard: Tensor, relaxed: Tensor) -> Tensor:
 
 
 def rate_penalty(rates: Tensor) -> Tensor:
-    """r, the mean of the layers' firing rates [layers]."""
-    return _full(rates).mean()
+    """r, the mean of the layers' firing rates [layers]; 0 for a network without spikes."""
+    return _full(rates).mean() if rates.numel() else rates.new_zeros(())
 
 
 def objective(hard: Output, relaxed: Output | None, targets: Tensor, weights: LossWeights) -> LossTerms:

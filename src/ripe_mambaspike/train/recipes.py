@@ -18,6 +18,7 @@ from ripe_mambaspike.errors import ConfigError, short_repr
 from ripe_mambaspike.files import read_regular, write_file
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import list_models, model_config
+from ripe_mambaspike.ops.backend import log_once
 from ripe_mambaspike.schema import convert
 from ripe_mambaspike.train.recipe import Recipe, field_help
 from ripe_mambaspike.yaml_text import parse_yaml, yaml_value
@@ -92,6 +93,7 @@ def check_recipe(recipe: Recipe) -> None:
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with fields set by strings such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
     values, known = to_dict(recipe), field_help()
+    values["model"]["fields"] = _fields_of_network(recipe, settings)
     seen: list[str] = []
     for setting in settings:
         path, equals, text = (part.strip() for part in setting.partition("="))
@@ -114,6 +116,20 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         else:
             values[section] = value
     return recipe_from(values, f"recipe '{recipe.name}'")
+
+
+def _fields_of_network(recipe: Recipe, settings: Sequence[str]) -> dict[str, Any]:
+    """The recipe's `model.fields`; none of them where the settings name a network of another architecture."""
+    given = [[part.strip() for part in setting.split("=", 1)] for setting in settings]
+    names = [one[-1] for one in given if one[0] == "model.name"]
+    fields = dict(recipe.model.fields)
+    known = list_models()
+    if not fields or not names or names[-1] not in known or recipe.model.name not in known:
+        return fields
+    if model_config(names[-1]).architecture == model_config(recipe.model.name).architecture:
+        return fields
+    log_once(f"model.fields: {', '.join(fields)} of '{recipe.name}' are those of '{recipe.model.name}'; left out")
+    return {}
 
 
 def difference(a: Recipe, b: Recipe) -> list[str]:

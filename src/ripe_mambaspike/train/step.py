@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import modified_error
+from ripe_mambaspike.models.base import Model, modified_error
 from ripe_mambaspike.models.memory import explain_model_memory
-from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.mamba import Mamba
@@ -50,7 +49,7 @@ class StepSettings:
             raise ConfigError.expected("passes", "1 (hard) or 2 (hard and relaxed)", self.passes)
 
 
-def compute_loss(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
+def compute_loss(model: Model, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
     """Both forward passes over the clips [B, T, 2, H, W], and the loss.
 
     The relaxed pass keeps the hard one's tokens and uses batch statistics without updating the running ones.
@@ -67,16 +66,12 @@ def compute_loss(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: St
     return objective(hard, rest[0] if rest else None, targets, settings.weights)
 
 
-def training_step(
-    model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
-) -> LossTerms:
+def training_step(model: Model, optimizer: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
     """Zero, compute and clip the gradient, then update the weights; returns the detached terms of the loss."""
     return accumulated_step(model, optimizer, [(x, targets)], settings)
 
 
-def accumulated_step(
-    model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings
-) -> LossTerms:
+def accumulated_step(model: Model, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> LossTerms:
     """The same over several batches, whose gradients are accumulated as for one batch; only norms see single batches.
 
     Batches are weighted by their number of clips, so that a smaller last batch counts less.
@@ -99,9 +94,7 @@ def weighted_terms(found: Sequence[LossTerms], shares: Sequence[float]) -> LossT
     return LossTerms(*means)  # type: ignore[arg-type]
 
 
-def add_gradient(
-    model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, share: float = 1.0
-) -> LossTerms:
+def add_gradient(model: Model, x: Tensor, targets: Tensor, settings: StepSettings, share: float = 1.0) -> LossTerms:
     """Accumulate the gradient of `share` times the loss; returns the detached terms of the loss."""
     with explain_model_memory(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
         terms = compute_loss(model, x, targets, settings)

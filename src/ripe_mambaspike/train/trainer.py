@@ -21,12 +21,12 @@ from ripe_mambaspike.data.augment.settings import augment_labeled, label_tables,
 from ripe_mambaspike.data.clips import Clips, TrainBatches
 from ripe_mambaspike.data.settings import Count
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.ops.backend import log_once
 from ripe_mambaspike.train.average import AveragedWeights
 from ripe_mambaspike.train.capture import CapturedStep
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, SharedStep
-from ripe_mambaspike.train.history import NUM_LAYERS, SUMMED, Row, mean_columns, summed_terms, tdm_columns
+from ripe_mambaspike.train.history import SUMMED, Row, mean_columns, summed_terms, tdm_columns
 from ripe_mambaspike.train.nonfinite import find_nonfinite
 from ripe_mambaspike.train.objective import LossTerms, LossWeights, relaxed_weight
 from ripe_mambaspike.train.recipe import Recipe
@@ -62,7 +62,7 @@ class Trainer:
     """The network, its optimizer, and the point in the run that it has reached."""
 
     recipe: Recipe
-    model: RipeMambaSpike
+    model: Model
     clips: Clips
     device: torch.device
     state: TrainState = field(default_factory=lambda: TrainState.at_epoch(0, 0))
@@ -78,7 +78,7 @@ class Trainer:
             self.model, rate, settings.weight_decay, settings.decay_rule, settings.tdm_lr_scale
         )
         self.average = AveragedWeights(self.model, run.ema_decay) if run.ema_decay else None
-        self.sums = torch.zeros(len(SUMMED) + NUM_LAYERS, dtype=torch.float64)
+        self.sums = torch.zeros(len(SUMMED) + self.model.num_spiking_layers(), dtype=torch.float64)
         self._captured: CapturedStep | None = None
         self._shared: SharedStep | None = None
         if self.processes.world > 1:
@@ -99,7 +99,8 @@ class Trainer:
         # Labels are smoothed before clips are mixed, so the loss has nothing left to smooth.
         weights = LossWeights(share, loss.spread, loss.consistency, loss.rates, label_smoothing=0.0)
         alpha, clip = sharpness(recipe, epoch), recipe.optimizer.clip_grad_norm
-        return StepSettings(alpha, weights, loss.passes, uses_bfloat16(recipe, self.device), clip)
+        passes = loss.passes if self.model.has_relaxed_pass else 1
+        return StepSettings(alpha, weights, passes, uses_bfloat16(recipe, self.device), clip)
 
     def train_epoch(self, after_step: Callable[[], None]) -> Row:
         """Train to the end of the epoch and return its means. `after_step` may raise to stop between two steps."""

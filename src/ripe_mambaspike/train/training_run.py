@@ -27,7 +27,7 @@ from ripe_mambaspike.models.accuracy import Evaluation, TrainingResult
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import BEST, LAST
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
-from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.nn.calibrate import has_running_statistics, recalibrate
 from ripe_mambaspike.nn.eval_mode import choose_device
 from ripe_mambaspike.train.callback import Callback, SilentCallback, TrainingStopped
 from ripe_mambaspike.train.chance import chance_warning, first_check_epoch
@@ -41,7 +41,7 @@ from ripe_mambaspike.train.checkpoint import (
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, evaluate_distributed, shared_batch
 from ripe_mambaspike.train.history import Row, TensorBoardLog, write_log
-from ripe_mambaspike.train.network import create_network, make_result, network_labels
+from ripe_mambaspike.train.network import create_network, make_result, network_labels, unused_settings
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipes import save_recipe
 from ripe_mambaspike.train.run_folder import (
@@ -110,6 +110,8 @@ class TrainingRun:
         if first:
             save_recipe(self.recipe, self.folder / RECIPE_FILE)
         self.callback.on_train_begin(self.recipe, self.data.describe(), self.trainer)
+        for message in unused_settings(self.recipe, self.trainer.model) if first else ():
+            self.callback.on_message(message)
         for warning in self.data.other_sensors if first else ():
             self.callback.on_message(f"warning: {warning}")
         board = TensorBoardLog(self.folder, self.trainer.state.epoch + 1) if first else None
@@ -160,7 +162,7 @@ class TrainingRun:
         """Re-estimate batch norms, evaluate the split that selects, and save the network if it is the best so far."""
         part = self.data.test if self.recipe.run.protocol == "paper" else self.data.val
         with self._averaged():
-            recalibrate(self.trainer.model, self._clean_batches(), self.device, None)
+            self._recalibrate()
             found = None if part is None else self._evaluate(self.trainer.model, part)
             score: tuple[float, float] = (epoch, 0.0)  # without such a split, only the last epoch is evaluated
             if found is not None:
@@ -195,11 +197,16 @@ class TrainingRun:
             return
         try:
             with self._averaged():
-                recalibrate(model, self._clean_batches(UNFINISHED_BATCHES))
+                self._recalibrate(UNFINISHED_BATCHES)
                 if all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
                     self._save_network(LAST, state.epoch)
         except (RipeError, OSError, RuntimeError) as error:
             LOG.warning(f"the network reached so far was not saved ({error}); the last checkpoint is valid")
+
+    def _recalibrate(self, most: int | None = None) -> None:
+        """Re-estimate the batch norms on clean batches; a network without any has nothing to re-estimate."""
+        if has_running_statistics(self.trainer.model):
+            recalibrate(self.trainer.model, self._clean_batches(most), self.device, None)
 
     def _clean_batches(self, most: int | None = None) -> Iterator[Tensor]:
         """Batches of training clips without augmentation, always the same ones.
