@@ -329,6 +329,20 @@ def test_more_elements_than_32_bits_count():
             torch.testing.assert_close(one, wanted, rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+def test_leaky_neurons_of_more_elements_than_32_bits_count():
+    """Steps first in memory, so that all samples are one group."""
+    if torch.cuda.mem_get_info()[0] < 48 * 2**30:
+        pytest.skip("wants 48 GiB")
+    few = cast(cases_of.leaky_fire_inputs((1, 17, 1024), resumed=False), torch.bfloat16, DEVICE)
+    many = few._replace(x=few.x.repeat(1, 1, 130_000))
+    assert many.x.numel() > 2**31
+    with kernels("triton"):
+        for step in (lambda i: OPERATORS["leaky_fire"](i), lambda i: backward_of("leaky_fire")(*i, i.x, None)[:1]):
+            for together, alone in zip(step(many), step(few), strict=True):
+                assert torch.equal(together[..., -1024:], alone)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @torch.no_grad()
 def test_more_images_than_32_bits_count(stride):

@@ -182,6 +182,7 @@ def leaky_fire_inputs(size, hard=True, detached=True, surrogate="atan", resumed=
     state = d.normal(size[0], size[2]) if resumed else None
     x = d.normal(*size, scale=1.5, mean=0.4)
     i = LeakyFireInputs(x, decay, gain, state, 0.8125, hard, detached, surrogate, sharpness)
+    i = cast(i, torch.float64, DEVICE)
     for _ in range(400):
         near = (leaky_potential(i) - i.threshold).abs() < 2e-4
         if not near.any():

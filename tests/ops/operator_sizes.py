@@ -102,7 +102,8 @@ def cases(name):
             leaky_fire_inputs,
             *(((2, 7, 15), kind) for kind in LEAKY),
             *((size, {"resumed": resumed, "hard": resumed}) for resumed in (True, False)
-              for size in [(1, 1, 1), (1, 1, 70), (3, 2, 5), (2, 10, 1), (5, 4, 64), (2, 16, 50), (1, 19, 300), (2, 40, 6)]),
+              for size in [(1, 1, 1), (1, 1, 70), (3, 2, 5), (2, 10, 1), (5, 4, 64), (2, 16, 50), (1, 19, 300),
+                           (2, 40, 6)]),
             ((1, 6, 8), {"sharpness": 5.0}),
             ((1, 6, 8), {"sharpness": 0.7, "surrogate": "triangle", "detached": False}),
         ),

@@ -62,11 +62,11 @@ def _leaky_fire_kernel(
     gain = tl.load(gain_ptr)
     membrane = initial(initial_ptr, group * size + flat, inside)
     for start in range(0, STEPS, PREFETCH):
-        base = (group * STEPS + start) * size
+        step = group * STEPS + start
         xs = ()
         for ahead in tl.static_range(PREFETCH):
             live = EVEN | (inside & (start + ahead < STEPS))
-            xs = xs + (tl.load(x_ptr + (base + ahead * size) + flat, mask=live, other=0.0),)
+            xs = xs + (tl.load(x_ptr + (step + ahead) * size + flat, mask=live, other=0.0),)
         for ahead in tl.static_range(PREFETCH):
             live = EVEN | (inside & (start + ahead < STEPS))
             x = xs[ahead].to(tl.float32)
@@ -75,7 +75,7 @@ def _leaky_fire_kernel(
                 membrane = after
             else:  # past the last step it stays as it is
                 membrane = tl.where(live, after, membrane)
-            tl.store(spikes_ptr + (base + ahead * size) + flat, spike.to(spikes_ptr.dtype.element_ty), mask=live)
+            tl.store(spikes_ptr + (step + ahead) * size + flat, spike.to(spikes_ptr.dtype.element_ty), mask=live)
     tl.store(final_ptr + group * size + flat, membrane, mask=inside)
 
 
@@ -98,18 +98,18 @@ def _leaky_fire_backward_kernel(
     decay = tl.load(decay_ptr)
     gain = tl.load(gain_ptr)
     owned = group * size + flat
-    first = group * STEPS * size
-    border = borders_ptr + group * (SEGMENTS - 1) * size + flat
+    first = group * STEPS  # 64 bits: offsets from it may need them
+    border = group * (SEGMENTS - 1)
 
     membrane = initial(initial_ptr, owned, inside)
     for segment in range(SEGMENTS - 1):
         xs = ()
         for ahead in tl.static_range(SEGMENT):
-            here = first + (segment * SEGMENT + ahead) * size
+            here = (first + segment * SEGMENT + ahead) * size
             xs = xs + (tl.load(x_ptr + here + flat, mask=EVEN | inside, other=0.0),)
         for ahead in tl.static_range(SEGMENT):
             _, _, membrane = leaky_step(xs[ahead].to(tl.float32), membrane, decay, gain, threshold, HARD)
-        tl.store(border + segment * size, membrane, mask=EVEN | inside)
+        tl.store(borders_ptr + (border + segment) * size + flat, membrane, mask=EVEN | inside)
     tl.debug_barrier()  # other threads of the program may read what this one wrote
 
     later = initial(grad_final_ptr, owned, inside)  # the gradient of the membrane after the step
@@ -120,12 +120,13 @@ def _leaky_fire_backward_kernel(
         start = segment * SEGMENT
         membrane = initial(initial_ptr, owned, inside & (segment == 0))
         if SEGMENTS > 1:
-            resumed = tl.load(border + (segment - 1) * size, mask=inside & (segment > 0), other=0.0)
+            place = (border + segment - 1) * size
+            resumed = tl.load(borders_ptr + place + flat, mask=inside & (segment > 0), other=0.0)
             membrane = tl.where(segment > 0, resumed, membrane)
         xs = ()
         from_spikes = ()
         for ahead in tl.static_range(SEGMENT):
-            here = first + (start + ahead) * size
+            here = (first + start + ahead) * size
             live = EVEN | (inside & (start + ahead < STEPS))
             xs = xs + (tl.load(x_ptr + here + flat, mask=live, other=0.0),)
             if grad_spikes_ptr is not None:
@@ -157,7 +158,7 @@ def _leaky_fire_backward_kernel(
                 later = tl.where(live, decay * grad, later)
             decay_sum += membranes[ahead] * grad
             gain_sum += x * grad
-            here = first + (start + ahead) * size
+            here = (first + start + ahead) * size
             tl.store(grad_x_ptr + here + flat, (gain * grad).to(grad_x_ptr.dtype.element_ty), mask=live)
     if grad_initial_ptr is not None:
         tl.store(grad_initial_ptr + owned, later, mask=inside)
