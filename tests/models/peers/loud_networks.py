@@ -21,7 +21,7 @@ def loud_network(name, dtype=torch.float32, **fields):
     for module in model.modules():
         if isinstance(module, PlainBatchNorm):
             module.weight.uniform_(1.5, 2.5)
-            module.bias.uniform_(0.0, 1.0)
+            module.bias.uniform_(0.5, 2.0)
             module.momentum = 1.0  # the running statistics become those of the next batch
     model.train()(clip(fields["time_steps"], 32, dtype=dtype))
     return model.eval()
