@@ -8,6 +8,8 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.models.pretrained import from_pretrained
 
 SMALL = {
+    "sdt-v2": {"widths": (8, 8, 16, 16), "depths": (1, 1), "num_heads": 1, "mlp_ratio": 2},
+    "sdt": {"embed_dim": 16, "mlp_ratio": 2},
     "spikformer": {"embed_dim": 16, "num_heads": 2, "mlp_ratio": 2},
 }
 NAMES = list(SMALL)
