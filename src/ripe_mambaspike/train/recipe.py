@@ -52,10 +52,16 @@ class OptimizerSettings:
 class LossSettings:
     """The terms of the loss; see train.objective."""
 
+    form: Literal["release", "paper"] = "release"  # with w and TET of the relaxed pass, or without, as printed
     spread: NonNegative = 5e-3  # λ of TET
     consistency: NonNegative = 1.0  # λ_SGC, between the hard and the relaxed forward pass
     rates: NonNegative = 1e-4  # λ_L1 on the mean firing rate
-    passes: Literal[1, 2] = 2  # 1 leaves the relaxed forward pass out
+    passes: Literal[1, 2] = 2  # 1 leaves the relaxed forward pass out; so does form=paper where consistency is 0
+
+    @property
+    def num_passes(self) -> Literal[1, 2]:
+        """The forward passes of a step: as printed, the relaxed one serves the consistency term alone."""
+        return 1 if self.form == "paper" and not self.consistency else self.passes
 
 
 @dataclass(frozen=True)
