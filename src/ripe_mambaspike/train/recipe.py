@@ -85,7 +85,7 @@ class RunSettings:
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0  # of weights, order of clips, augmentation and drop-path
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto is CUDA where there is one
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of products; auto is bfloat16 on CUDA, else float32
-    protocol: Literal["validation", "paper"] = "validation"  # select the network on validation, or on test clips
+    protocol: Literal["validation", "paper"] = "validation"  # paper: no clips held out, the best test epoch selected
     validate_every: Positive = 1  # epochs between validations; the last epoch always has one
     recalibrate_batches: Positive = 50  # clean training batches that batch norms are re-estimated on before evaluation
     ema_decay: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # of averaged weights, evaluated and saved instead; 0 for none
