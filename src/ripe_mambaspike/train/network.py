@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import TrainingData
 from ripe_mambaspike.errors import ConfigError
@@ -44,7 +45,7 @@ def make_result(
     recipe: Recipe, data: TrainingData, found: Evaluation, model: Model, epoch: int, rows: list[Row], seconds: float
 ) -> TrainingResult:
     """The result of a run, from the evaluation of its selected network on the test clips."""
-    protocol, folds = recipe.run.protocol, recipe.data.folds
+    protocol, folds, facts = recipe.run.protocol, recipe.data.folds, data.describe()
     scores = found.to_dict(data.classes)
     scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
     scores["loss"] = found.loss if math.isfinite(found.loss) else None
@@ -60,6 +61,7 @@ def make_result(
         set=recipe.data.dataset,
         partition=data.partition,
         store=data.store.key,
+        clips={split: facts[split] for split in SPLITS},
         **scores,
         seed=recipe.run.seed,
         folds=folds or None,
