@@ -34,6 +34,6 @@ def test_a_network_of_ones_own(follow, restored, tmp_path):
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={tmp_path / 'data'}", *SETTINGS])
     result = train(recipe, tmp_path / "run")
     kept = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert kept["top1"] == result.top1 == evaluate(tmp_path / "run").found.top1
+    assert kept["top1"] == result.top1 == evaluate(tmp_path / "run").scores.top1
     assert any(line.startswith("loss.passes: ") for line in kept["left_out"])
     assert from_pretrained(tmp_path / "run" / "best").name == "one-layer"
