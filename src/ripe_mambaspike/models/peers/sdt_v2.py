@@ -26,6 +26,7 @@ The last neuron is behind the mean over the tokens, as the authors say of their 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -184,18 +185,14 @@ class SdtV2(PeerModel):
         first, second, third, fourth = config.widths
 
         def conv_blocks(width: int, depth: int) -> SdtV2Shortcuts:
-            channel = {"hidden": config.mlp_ratio * width, "kernel_size": 3, "bias": False}
-            return SdtV2Shortcuts(
-                layer for _ in range(depth) for layer in (SdtV2SeparableConv(width), SdtV2SpikeConvs(width, **channel))
-            )
+            hidden = config.mlp_ratio * width
+            pairs = ((SdtV2SeparableConv(width), SdtV2SpikeConvs(width, hidden, 3, bias=False)) for _ in range(depth))
+            return SdtV2Shortcuts(chain.from_iterable(pairs))
 
         def attention_blocks(width: int, depth: int) -> SdtV2Shortcuts:
-            mlp = {"hidden": config.mlp_ratio * width, "kernel_size": 1, "bias": True}
-            return SdtV2Shortcuts(
-                layer
-                for _ in range(depth)
-                for layer in (SdtV2Attention(width, config.num_heads), SdtV2SpikeConvs(width, **mlp))
-            )
+            hidden, heads = config.mlp_ratio * width, config.num_heads
+            pairs = ((SdtV2Attention(width, heads), SdtV2SpikeConvs(width, hidden, 1, bias=True)) for _ in range(depth))
+            return SdtV2Shortcuts(chain.from_iterable(pairs))
 
         self.stages = nn.Sequential(
             ConvNorm(2, first // 2, 7, 2, bias=True),
