@@ -21,7 +21,7 @@ Not determined: the paper has no network for CIFAR10-DVS or N-Caltech101, and th
 them fit none of its sizes (15.1, 31.3 and 55.4 M with widths (64, 128, 256, 360), (96, 192, 384, 480) and (128, 256,
 512, 640) and 6 + 2 attention blocks, all of which this file reproduces). What is missing are the widths and depths.
 Decided here: half of its smallest first width, doubled at every stage, (32, 64, 128, 256), and 4 + 2 blocks: 4.36 M.
-The last neuron is behind the mean over the tokens, as the authors say of their classification head.
+The head reads the mean of SN(u) over the tokens, as the first version's; the release reads the mean of u instead.
 """
 
 from collections.abc import Iterable
@@ -210,8 +210,8 @@ class SdtV2(PeerModel):
         self.head = linear_head(fourth, config.num_classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Events [B, T, 2, H, W] → spikes of the channels at every step [B, T, D]."""
-        return self.neuron(self.stages(channels_last(x)).mean((3, 4)))[0]
+        """Events [B, T, 2, H, W] → firing rates of the channels at every step [B, T, D]."""
+        return self.neuron(self.stages(channels_last(x)))[0].mean((3, 4))
 
     @property
     def num_features(self) -> int:
