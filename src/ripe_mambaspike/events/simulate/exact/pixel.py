@@ -16,6 +16,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.simulate.exact.draws import draw_bell, draw_words
+from ripe_mambaspike.events.simulate.fitted import Variation
 from ripe_mambaspike.events.simulate.pixel import Pixel
 
 UNITS = 1 << 14  # levels a unit of the natural logarithm
@@ -34,6 +35,7 @@ class ExactRecordings:
     warm_steps: int  # before it, whose events are left out
     seeds: Sequence[int]
     factors: NDArray[np.float64]
+    cuts: tuple[int, ...] = ()  # steps at which another scene begins, as if the camera had been covered in between
 
     @property
     def pixels(self) -> int:
@@ -80,6 +82,11 @@ def _run(levels: Levels, pixel: Pixel, recordings: ExactRecordings) -> Iterator[
     weight, leak = round(share * (1 << SHARE_BITS)), pixel.threshold_on * UNITS * pixel.leak_hz * step_us * 1e-6
     leaked, fall = 0, -off
     for step in range(recordings.warm_steps + recordings.steps):
+        if step - recordings.warm_steps in recordings.cuts:
+            light = levels(step).flatten()
+            remembered += light - level
+            level = light.clone()
+            continue
         before = level
         level = (levels(step).flatten() - before).mul_(weight).bitwise_right_shift_(SHARE_BITS).add_(before)
         if (total := math.floor(leak * (step + 1) + 0.5)) != leaked:
@@ -106,6 +113,13 @@ def _run(levels: Levels, pixel: Pixel, recordings: ExactRecordings) -> Iterator[
             earliest = time
             if begin >= 0 and len(candidates):
                 yield candidates // recordings.pixels, candidates % recordings.pixels, time, up.long()
+
+
+def threshold_factors(by: Variation, variation: float, seeds: Sequence[int]) -> NDArray[np.float64]:
+    """Factors of the ON and OFF thresholds [B, 2] that vary from recording to recording."""
+    drawn = variation * np.stack([draw_bell(seed, "threshold factors", 2).clip(-3, 3) for seed in seeds])
+    common, tilt = by.threshold * drawn[:, 0], by.balance / 2 * drawn[:, 1]
+    return np.exp(np.stack([common + tilt, common - tilt], 1))
 
 
 def _thresholds(pixel: Pixel, recordings: ExactRecordings) -> tuple[Tensor, Tensor]:

@@ -5,16 +5,25 @@ turn is still a clockwise one played backwards.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.exact.draws import draw_uniform
-from ripe_mambaspike.events.simulate.exact.pixel import UNITS
+from ripe_mambaspike.events.simulate.exact.pixel import (
+    UNITS,
+    ExactRecordings,
+    simulate_exact_events,
+    threshold_factors,
+)
+from ripe_mambaspike.events.simulate.fitted import CameraCalibration
 from ripe_mambaspike.events.simulate.gestures.clip import GestureClip, MovingThing
 from ripe_mambaspike.events.simulate.gestures.motions import TURN
 from ripe_mambaspike.events.simulate.gestures.people import draw_clip, person_body
@@ -31,13 +40,13 @@ LIGHT_STEP = 8  # levels that the logarithm of a frame's light is rounded to, fa
 class GestureDifficulty:
     """How hard the gestures are; each field is one reason."""
 
-    people: int = 40  # in the training clips; 24 others in the validation clips and 36 in the test clips
-    speed: float = 1.6  # the speeds of a class are multiplied by a number from 1 / speed to speed
-    distance: float = 1.7  # how many times as far away the farthest person is as the nearest
-    angle: float = 40.0  # degrees that people are turned away from the camera, at most, to either side
-    clutter: int = 4  # things that drift or swing before the person, at most
-    shake: float = 0.5  # pixels by which the camera's hand trembles
-    noise_hz: float = 2.0  # noise events a pixel and second
+    people: Annotated[int, Meta(ge=1, le=1000)] = 40  # who train; 24 others validate and 36 test
+    speed: Annotated[float, Meta(ge=1, le=10)] = 1.6  # speeds of a class are multiplied by from 1 / speed to speed
+    distance: Annotated[float, Meta(ge=1, le=10)] = 1.7  # the farthest person is so many times as far as the nearest
+    angle: Annotated[float, Meta(ge=0, le=90)] = 40.0  # degrees that people are turned to either side, at most
+    clutter: Annotated[int, Meta(ge=0, le=10)] = 4  # things that drift or swing before the person, at most
+    shake: Annotated[float, Meta(ge=0, le=10)] = 0.5  # pixels by which the camera trembles
+    noise_hz: Annotated[float, Meta(ge=0, le=1000)] = 2.0  # noise events a pixel and second
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def _thing(draws: Iterator[float]) -> MovingThing:
     kind = int(next(draws) * 3)
     side = 1 if next(draws) < 0.5 else -1
     reflectance = math.exp(between(math.log(0.05), math.log(0.9)))
-    common = {"phase": TURN * next(draws), "reflectance": reflectance, "stripes": between(2, 9)}
+    common: dict[str, Any] = {"phase": TURN * next(draws), "reflectance": reflectance, "stripes": between(2, 9)}
     if kind == 0:
         speed = between(0.15, 0.9)
         return MovingThing(
@@ -106,6 +115,27 @@ def _thing(draws: Iterator[float]) -> MovingThing:
         swing_x=between(0.03, 0.2), swing_y=between(0.03, 0.2), swing_hz=between(0.4, 3.0), angle=0.0,
         swing_angle=0.0, length=0.01, radius=between(0.015, 0.04), in_front=next(draws) < 0.5, **common,
     )  # fmt: skip
+
+
+def simulate_hard_gestures(
+    drawn: Sequence[HardClip],
+    camera: CameraCalibration,
+    size: tuple[int, int],
+    step_us: int,
+    warm_us: int,
+    seeds: Sequence[int],
+    noise_hz: float,
+    variation: float = 1.0,
+) -> list[Events]:
+    """The events of clips of one duration, which is rounded to whole steps."""
+    steps, warm = round(drawn[0].clip.duration_us / step_us), warm_us // step_us
+    times = torch.arange(-warm - 1, steps) * step_us + step_us
+    light = torch.stack([hard_levels(clip, times, size) for clip in drawn], 1)  # [n, B, H·W]
+    factors = threshold_factors(camera.variation, variation, seeds)
+    pixel = replace(camera.pixel, shot_hz=noise_hz)
+    return simulate_exact_events(
+        lambda step: light[step + 1], pixel, ExactRecordings(size, step_us, steps, warm, seeds, factors)
+    )
 
 
 def hard_levels(hard: HardClip, times_us: Tensor, size: tuple[int, int]) -> Tensor:
