@@ -12,6 +12,9 @@ from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
 COMMANDS = ("make", "calibrate")
+OPEN = {
+    f"{name}{size}" for name in ("sim-cifar10", "sim-caltech101", "gestures-hard") for size in ("", "-small")
+}  # the open sets
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
         "ripe: note: 30 pictures are there; the whole set has 70,000",
     ]
     document = json.loads(result.out)
-    assert list(document) == [*store_document_keys, "simulated", "recipe"]
+    assert list(document) == [*store_document_keys, "simulated", "recipe", "checksum_ships"]
     assert document["recipe"]["seed"] == 3
     assert document["recipe"]["variation"] == 0.5
     assert document["recipe"]["calibration"]["pixel"]["leak_hz"] == 5.0
@@ -135,7 +138,7 @@ def test_a_folder_that_cannot_be_written_is_refused(ripe, tmp_path, quick, mnist
 def test_datasets_are_marked_as_simulated(ripe):
     rows = {row["name"]: row for row in json.loads(ripe("data", "sets", "--json").out)}
     made = {name for name, row in rows.items() if row["simulated"]}
-    assert made == {"synthgesture", "sim-nmnist", "sim-cifar10", "sim-caltech101"}
+    assert made == {"synthgesture", "sim-nmnist", *OPEN}
     assert all("simulated" in rows[name]["title"] for name in made)
     result = ripe("data", "prepare", "sim-nmnist", "--root", ".")
     assert result.code == 2
