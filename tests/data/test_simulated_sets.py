@@ -190,7 +190,7 @@ def test_an_even_photo_gives_little_but_noise(tmp_path, quick):
             calibration=quick,
             size=24,
             difficulty={"noise_hz": 0},
-        )  # fmt: skip
+        )
         for kind in ("even", "noise")
     ]
     even, noise = (np.mean(store.index.clips.events) for store in made)

@@ -42,18 +42,18 @@ PREPARATIONS = {
     "synthgesture": Preparation("gestures", 64, {TRAIN: 1100, VALIDATION: 220, TEST: 440}),
     "sim-nmnist": Preparation("digits", 34),
     "sim-cifar10": Preparation(
-        "cifar", 34, difficulty=PictureDifficulty(pictures=3, contrast=3.0, noise_hz=0.5, shift=0.05, mirror=True)
+        "cifar", 34, difficulty=PictureDifficulty(pictures=6, contrast=3.0, noise_hz=0.5, shift=0.05, mirror=True)
     ),
     "sim-cifar10-small": Preparation(
         "cifar", 24, {TRAIN: 2000, VALIDATION: 500, TEST: 500},
-        PictureDifficulty(pictures=3, contrast=4.0, noise_hz=0.1, shift=0.0, mirror=True),
+        PictureDifficulty(pictures=9, contrast=4.0, noise_hz=0.1, mirror=True),
     ),
     "sim-caltech101": Preparation(
-        "caltech", 40, difficulty=PictureDifficulty(pictures=3, contrast=3.0, noise_hz=0.5, shift=0.05, mirror=True)
+        "caltech", 34, difficulty=PictureDifficulty(pictures=6, contrast=3.0, noise_hz=0.5, shift=0.05, mirror=True)
     ),
     "sim-caltech101-small": Preparation(
         "caltech", 24, {TRAIN: 1560, VALIDATION: 182, TEST: 208},
-        PictureDifficulty(pictures=3, contrast=4.0, noise_hz=0.1, shift=0.0, mirror=True), min_pictures=80,
+        PictureDifficulty(pictures=6, contrast=4.0, noise_hz=0.1, mirror=True), min_pictures=80,
     ),
     "gestures-hard": Preparation(
         "gestures", 48, {TRAIN: 1100, VALIDATION: 660, TEST: 1100}, GestureDifficulty(), duration_us=1_200_000

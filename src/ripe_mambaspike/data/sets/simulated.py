@@ -45,7 +45,7 @@ register_simulated(
 )  # fmt: skip
 register_simulated(
     "sim-caltech101", title="simulated, Caltech101's pictures", partitions=("first-90",), sizes="7857/820",
-    sensor="40×40", files="CLASS/image_NNNN.jpg",
+    sensor="34×34", files="CLASS/image_NNNN.jpg",
 )  # fmt: skip
 register_simulated(
     "sim-caltech101-small", title="simulated, 26 classes of Caltech101, for a CPU", partitions=("first-90",),
