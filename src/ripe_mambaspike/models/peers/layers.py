@@ -43,9 +43,9 @@ def sigmoid_neuron() -> LeakyNeuron:
 class MembranePatchSplitting(nn.Module):
     """Events [B, T, 2, H, W] → membrane potentials [B, T, width, H / 16, W / 16], rounded up.
 
-    Four times a 3×3 convolution that doubles the width and a 3×3 max-pool of stride 2. A neuron fires before each of the
-    first three pools and after the last; its spikes go through a last convolution, the relative position encoding, and
-    the potentials before it are added (Yao et al., "Spike-driven Transformer", NeurIPS 2023).
+    Four times a 3×3 convolution that doubles the width and a 3×3 max-pool of stride 2. A neuron fires before each of
+    the first three pools and after the last; its spikes go through a last convolution, the relative position encoding,
+    and the potentials before it are added (Yao et al., "Spike-driven Transformer", NeurIPS 2023).
     """
 
     def __init__(self, width: int) -> None:
