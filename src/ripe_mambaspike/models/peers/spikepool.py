@@ -15,10 +15,10 @@ Published for CIFAR10-DVS at T = 16: 0.55 M parameters with 80.20 %, and 2.19 M 
 81.62 % and 85.01 %. This network has 546,058 and 2,170,378 with 10 classes, and 557,797 and 2,193,765 with 101.
 
 This is a reading, not a reproduction: no release was found, and the description at hand does not say how wide and deep
-the two networks are, whether something is projected after the pool, and how large the pool's window is. The ratio of the
-printed counts, 3.98, is that of widths 128 and 256 at equal depth. Two blocks of the Spike-driven Transformer without
-any attention weights have 0.51 M and 2.04 M; with the output projection of its attention kept they have the counts
-above, within 1 % of the printed ones. The window is 3×3, the one that keeps the grid and that the Spike-driven
+the two networks are, whether something is projected after the pool, and how large the pool's window is. The ratio of
+the printed counts, 3.98, is that of widths 128 and 256 at equal depth. Two blocks of the Spike-driven Transformer
+without any attention weights have 0.51 M and 2.04 M; with the output projection of its attention kept they have the
+counts above, within 1 % of the printed ones. The window is 3×3, the one that keeps the grid and that the Spike-driven
 Transformer pools with. Patch splitting, MLP, neurons and the neuron before the head are the Spike-driven Transformer's.
 """
 
