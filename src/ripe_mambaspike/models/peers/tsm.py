@@ -41,7 +41,7 @@ class TsmConfig(PeerConfig):
     num_classes: int = 200
     time_steps: int = 8
     in_size: tuple[int, int] = (224, 224)
-    channels: tuple[int, int, int, int] = (64, 128, 256, 512)  # inner widths of the four levels; the first is the stem
+    channels: tuple[int, int, int, int] = (64, 128, 256, 512)  # inner widths of four levels; the first is the stem's
     depths: tuple[int, int, int, int] = (3, 4, 6, 3)  # blocks of the four levels
 
     def __post_init__(self) -> None:
