@@ -159,6 +159,16 @@ class SwformerBlock(nn.Module):
         return x + self.mlp(x)
 
 
+class SwformerBlocks(nn.ModuleList):
+    """All blocks, with the Haar matrices of their grid: potentials [B, T, D, h, w] → potentials."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        vertical, horizontal = (haar_matrix(side, x) for side in x.shape[3:])
+        for block in self:
+            x = block(x, vertical, horizontal)
+        return x
+
+
 @register_architecture(SwformerConfig)
 class Swformer(PeerModel):
     config: SwformerConfig
@@ -166,16 +176,12 @@ class Swformer(PeerModel):
     def __init__(self, config: SwformerConfig, name: str) -> None:
         super().__init__(config, name)
         self.patches = MembranePatchSplitting(config.embed_dim)
-        self.blocks = nn.ModuleList(SwformerBlock(config) for _ in range(config.depth))
+        self.blocks = SwformerBlocks(SwformerBlock(config) for _ in range(config.depth))
         self.head = linear_head(config.embed_dim, config.num_classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → [B, T, D]."""
-        x = self.patches(x)
-        vertical, horizontal = (haar_matrix(side, x) for side in x.shape[3:])
-        for block in self.blocks:
-            x = block(x, vertical, horizontal)
-        return x.mean((3, 4))
+        return self.blocks(self.patches(x)).mean((3, 4))
 
     @property
     def num_features(self) -> int:
