@@ -1,6 +1,10 @@
 """Layers that several networks share."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
+
+from ripe_mambaspike.nn.plain_norm import PlainBatchNorm
 
 
 class SpikeMatmul(nn.Module):
@@ -8,3 +12,22 @@ class SpikeMatmul(nn.Module):
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return a @ b
+
+
+def per_step(image_function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of images [N, C, H, W], such as a Conv2d, over every step of x [B, T, C, H, W]."""
+    return image_function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class ConvNorm(nn.Module):
+    """A convolution and its batch norm: [B, T, C, H, W] → [B, T, C', H', W'], with statistics over all steps."""
+
+    def __init__(
+        self, in_channels: int, channels: int, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
+        self.norm = PlainBatchNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return per_step(lambda images: self.norm(self.conv(images)), x)
