@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from ripe_mambaspike.nn.leaky import LeakyNeuron
 from ripe_mambaspike.nn.plain_norm import PlainBatchNorm
 
 
@@ -31,3 +32,8 @@ class ConvNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return per_step(lambda images: self.norm(self.conv(images)), x)
+
+
+def sigmoid_neuron(threshold: float = 1.0) -> LeakyNeuron:
+    """The neuron of spiking transformers: τ = 2, hard reset, and the slope of σ(4x)."""
+    return LeakyNeuron(threshold=threshold, surrogate="sigmoid", sharpness=4.0)

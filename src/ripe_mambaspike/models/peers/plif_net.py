@@ -80,7 +80,7 @@ class PlifLayer(nn.Module):
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
-        self.conv = ConvNorm(in_channels, channels)
+        self.conv = ConvNorm(in_channels, channels, 3)
         self.neuron = LeakyNeuron(learn_tau=True)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class TetVggLayer(nn.Module):
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
-        self.conv = ConvNorm(in_channels, channels, bias=True)
+        self.conv = ConvNorm(in_channels, channels, 3, bias=True)
         self.neuron = LeakyNeuron(decay_input=False, detach_reset=False, surrogate="triangle", sharpness=1.0)
         nn.init.kaiming_normal_(self.conv.conv.weight, mode="fan_out", nonlinearity="relu")
 
