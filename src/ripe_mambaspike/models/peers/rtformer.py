@@ -84,7 +84,11 @@ class RtformerTemporalNorm(PlainBatchNorm):
         wide = at_least_float32(x)
         variance, mean = torch.var_mean(wide, (0, 3, 4), correction=0)
         mean, variance = window_moments(*joint_spread(mean, variance), self.window)
-        self._track(mean.detach().mean(0), variance.detach().mean(0))
+        self.num_batches_tracked += 1
+        momentum = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.mean(0), momentum)
+            self.running_var.lerp_(variance.mean(0), momentum)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         shift = self.bias - mean * scale
         return (wide * scale[..., None, None] + shift[..., None, None]).to(x.dtype)
