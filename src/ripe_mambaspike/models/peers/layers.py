@@ -38,7 +38,13 @@ class ConvNorm(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, channels: int, kernel_size: int = 1, stride: int = 1, groups: int = 1, bias: bool = False
+        self,
+        in_channels: int,
+        channels: int,
+        kernel_size: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=bias)
