@@ -59,7 +59,7 @@ PRINTED = {  # beginning of a command → what it prints
     "ripe predict": r"wave\.raw: (wave|clap) [\d.]+ %",
     "ripe recipes": r"synthgesture",
     "ripe report": r"report\.html",
-    "ripe sim make": r"synthgesture: 44 clips of 11 classes",
+    "ripe sim make": r"(synthgesture|gestures-hard): 44 clips of 11 classes",
     "ripe stream": r"[\d,]+ predictions",
     "ripe train": r"top-1 [\d.]+ % of \d+ folder test clips",
 }

@@ -4,6 +4,9 @@ Maps are [B, T, C, H, W]; convolutions, norms and pools see them as [B·T, C, H,
 channels last in memory once, at its entry (`channels_last`); all layers keep this order, and so do the neurons.
 """
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -23,19 +26,28 @@ def channels_last(x: Tensor) -> Tensor:
     return x.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
 
 
-def per_step(layer: nn.Module, x: Tensor) -> Tensor:
+def per_step(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A layer of images on the image of every step: [B, T, C, H, W] → [B, T, C', H', W']."""
     return layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 class ConvNorm(nn.Module):
-    """A convolution that keeps the size, up to its stride, and a batch norm: [B, T, C, H, W] → [B, T, C', H', W']."""
+    """A convolution that keeps the size, up to its stride, and a batch norm with statistics over all steps.
+
+    [B, T, C, H, W] → [B, T, C', H', W'].
+    """
 
     def __init__(
-        self, in_channels: int, channels: int, kernel_size: int = 1, stride: int = 1, bias: bool = False
+        self,
+        in_channels: int,
+        channels: int,
+        kernel_size: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        bias: bool = False,
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, channels, kernel_size, stride, kernel_size // 2, bias=bias)
+        self.conv = nn.Conv2d(in_channels, channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=bias)
         self.norm = PlainBatchNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,3 +88,39 @@ def split_qkv(x: Tensor, num_heads: int) -> tuple[Tensor, ...]:
 def join_heads(x: Tensor, size: torch.Size) -> Tensor:
     """Tokens of every head [B, T, heads, H·W, d] → maps [B, T, heads · d, H, W], the channels last in memory."""
     return x.transpose(2, 3).flatten(3).transpose(2, 3).unflatten(3, size)
+
+
+class MembranePatchSplitting(nn.Module):
+    """Events [B, T, 2, H, W] → membrane potentials [B, T, width, H / 16, W / 16], rounded up.
+
+    Four times a 3×3 convolution that doubles the width and a 3×3 max-pool of stride 2. A neuron fires before each of
+    the first three pools and after the last; its spikes go through a last convolution, the relative position encoding,
+    and the potentials before it are added (Yao et al., "Spike-driven Transformer", NeurIPS 2023).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        widths = [2, width // 8, width // 4, width // 2, width]
+        self.convs = nn.ModuleList(ConvNorm(before, after, 3) for before, after in pairwise(widths))
+        self.neurons = nn.ModuleList(sigmoid_neuron() for _ in self.convs)
+        self.pool = overlapping_pool()
+        self.position = ConvNorm(width, width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, neuron in zip(self.convs[:-1], self.neurons[:-1], strict=True):
+            x = per_step(self.pool, neuron(conv(x))[0])
+        x = per_step(self.pool, self.convs[-1](x))
+        return x + self.position(self.neurons[-1](x)[0])
+
+
+class MembraneMlp(nn.Module):
+    """Two pointwise convolutions, each behind its neuron, so that all sums are of potentials: [B, T, C, H, W] as is."""
+
+    def __init__(self, width: int, ratio: int) -> None:
+        super().__init__()
+        self.first_neuron, self.second_neuron = sigmoid_neuron(), sigmoid_neuron()
+        self.expand = ConvNorm(width, ratio * width, 1, bias=True)
+        self.contract = ConvNorm(ratio * width, width, 1, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.contract(self.second_neuron(self.expand(self.first_neuron(x)[0]))[0])
