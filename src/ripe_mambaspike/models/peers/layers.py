@@ -4,7 +4,7 @@ Maps are [B, T, C, H, W]; convolutions, norms and pools see them as [B·T, C, H,
 channels last in memory once, at its entry (`channels_last`); all layers keep this order, and so do the neurons.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 import torch
@@ -91,25 +91,26 @@ def join_heads(x: Tensor, size: torch.Size) -> Tensor:
 
 
 class MembranePatchSplitting(nn.Module):
-    """Events [B, T, 2, H, W] → membrane potentials [B, T, width, H / 16, W / 16], rounded up.
+    """Events [B, T, 2, H, W] → membrane potentials [B, T, width, H', W'], H' = H / 16 with all pools, rounded up.
 
-    Four times a 3×3 convolution that doubles the width and a 3×3 max-pool of stride 2. A neuron fires before each of
-    the first three pools and after the last; its spikes go through a last convolution, the relative position encoding,
-    and the potentials before it are added (Yao et al., "Spike-driven Transformer", NeurIPS 2023).
+    Four 3×3 convolutions that double the width, those in `pooled` (from 1 to 4) with a 3×3 max-pool of stride 2. A
+    neuron fires before each of the first three pools and after the last; its spikes go through a last convolution, the
+    relative position encoding, and the potentials before it are added (Yao et al., "Spike-driven Transformer",
+    NeurIPS 2023).
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, pooled: Collection[int] = (1, 2, 3, 4)) -> None:
         super().__init__()
         widths = [2, width // 8, width // 4, width // 2, width]
         self.convs = nn.ModuleList(ConvNorm(before, after, 3) for before, after in pairwise(widths))
         self.neurons = nn.ModuleList(sigmoid_neuron() for _ in self.convs)
-        self.pool = overlapping_pool()
+        self.pools = nn.ModuleList(overlapping_pool() if n in pooled else nn.Identity() for n in (1, 2, 3, 4))
         self.position = ConvNorm(width, width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        for conv, neuron in zip(self.convs[:-1], self.neurons[:-1], strict=True):
-            x = per_step(self.pool, neuron(conv(x))[0])
-        x = per_step(self.pool, self.convs[-1](x))
+        for conv, neuron, pool in zip(self.convs[:-1], self.neurons[:-1], self.pools[:-1], strict=True):
+            x = per_step(pool, neuron(conv(x))[0])
+        x = per_step(self.pools[-1], self.convs[-1](x))
         return x + self.position(self.neurons[-1](x)[0])
 
 

@@ -20,9 +20,9 @@ that release also pools queries, keys and values over 3×3 neighbors and takes t
 neuron; the paper has neither, nor has this network. Since SDSA acts on every channel by itself, heads do not matter.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -30,14 +30,17 @@ from torch import Tensor, nn
 from ripe_mambaspike.models.base import register_architecture
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
-from ripe_mambaspike.models.peers.layers import ConvNorm, channels_last, overlapping_pool, per_step, sigmoid_neuron
+from ripe_mambaspike.models.peers.layers import (
+    ConvNorm,
+    MembraneMlp,
+    MembranePatchSplitting,
+    channels_last,
+    sigmoid_neuron,
+)
 from ripe_mambaspike.models.registry import register_model
 from ripe_mambaspike.nn.hierarchy import linear_head
 
-CONVOLUTIONS = 4  # of the patch splitting
-PLACES_OF_POOLS = {
-    places for count in range(CONVOLUTIONS + 1) for places in combinations(range(1, CONVOLUTIONS + 1), count)
-}
+PLACES_OF_POOLS = {places for count in range(5) for places in combinations((1, 2, 3, 4), count)}
 MASK_THRESHOLD = 0.5
 
 
@@ -57,28 +60,7 @@ class SdtConfig(PeerConfig):
         if self.embed_dim % 8:
             self._refuse("embed_dim", "a multiple of 8")
         if self.pooled not in PLACES_OF_POOLS:
-            self._refuse("pooled", f"increasing numbers from 1 to {CONVOLUTIONS}")
-
-
-class SdtPatches(nn.Module):
-    """Events [B, T, 2, H, W] → membranes of patches [B, T, C, H', W']: PSM and RPE."""
-
-    def __init__(self, channels: int, pooled: Sequence[int]) -> None:
-        super().__init__()
-        widths = (2, channels // 8, channels // 4, channels // 2, channels)
-        self.convs = nn.ModuleList(ConvNorm(before, after, 3) for before, after in pairwise(widths))
-        self.neurons = nn.ModuleList(sigmoid_neuron() for _ in self.convs)
-        self.pools = nn.ModuleList(
-            overlapping_pool() if number in pooled else nn.Identity() for number in range(1, CONVOLUTIONS + 1)
-        )
-        self.position = ConvNorm(channels, channels, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        *earlier, (conv, neuron, pool) = zip(self.convs, self.neurons, self.pools, strict=True)
-        for before, before_neuron, before_pool in earlier:
-            x = per_step(before_pool, before_neuron(before(x))[0])
-        membrane = per_step(pool, conv(x))
-        return membrane + self.position(neuron(membrane)[0])
+            self._refuse("pooled", "increasing numbers from 1 to 4")
 
 
 class SdtAttention(nn.Module):
@@ -100,16 +82,14 @@ class SdtAttention(nn.Module):
 class SdtBlock(nn.Module):
     """An attention and an MLP on the spikes of the membranes [B, T, C, H, W]."""
 
-    def __init__(self, channels: int, hidden: int, attention: nn.Module) -> None:
+    def __init__(self, attention: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
-        self.attention = attention
-        self.attention_neuron, self.mlp_neuron, self.hidden_neuron = (sigmoid_neuron() for _ in range(3))
-        self.expand, self.contract = ConvNorm(channels, hidden, bias=True), ConvNorm(hidden, channels, bias=True)
+        self.neuron = sigmoid_neuron()
+        self.attention, self.mlp = attention, mlp
 
     def forward(self, membrane: Tensor) -> Tensor:
-        membrane = membrane + self.attention(self.attention_neuron(membrane)[0])
-        hidden, _ = self.hidden_neuron(self.expand(self.mlp_neuron(membrane)[0]))
-        return membrane + self.contract(hidden)
+        membrane = membrane + self.attention(self.neuron(membrane)[0])
+        return membrane + self.mlp(membrane)
 
 
 class SpikeDrivenTransformer(PeerModel):
@@ -120,9 +100,9 @@ class SpikeDrivenTransformer(PeerModel):
     def __init__(self, config: SdtConfig, name: str, make_attention: Callable[[], nn.Module]) -> None:
         super().__init__(config, name)
         width = config.embed_dim
-        self.patches = SdtPatches(width, config.pooled)
+        self.patches = MembranePatchSplitting(width, config.pooled)
         self.blocks = nn.Sequential(
-            *(SdtBlock(width, config.mlp_ratio * width, make_attention()) for _ in range(config.depth))
+            *(SdtBlock(make_attention(), MembraneMlp(width, config.mlp_ratio)) for _ in range(config.depth))
         )
         self.neuron = sigmoid_neuron()
         self.head = linear_head(width, config.num_classes)
