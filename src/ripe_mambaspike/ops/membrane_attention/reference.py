@@ -56,8 +56,8 @@ def convex_attention(
     """
     if feature_map == "exp":
         return exponential_attention(query, key, value, epsilon)
-    features = (FEATURES[feature_map](one).to(one.dtype) for one in (query, key))  # autocast would widen some
-    return featured_attention(*features, value, epsilon)
+    query, key = (FEATURES[feature_map](one).to(one.dtype) for one in (query, key))  # autocast would widen some
+    return featured_attention(query, key, value, epsilon)
 
 
 def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:
