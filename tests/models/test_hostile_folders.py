@@ -61,6 +61,7 @@ HOSTILE = [
     ("d_conv", 2**40),
     ("expand", 10**6),
     ("csilif_reset", 1e300),
+    ("csilif_reset", 10**400),
     ("attention_epsilon", -1),
     ("attention_feature_map", "x" * 1_000_000),
     ("in_size", [10**6, 10**6]),

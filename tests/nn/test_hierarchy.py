@@ -202,8 +202,9 @@ def test_a_state_dict_of_mamba_ssm_loads_as_it_is(sizes):
     width, rank = 24, 2
     inner, states, taps = sizes.expand * width, sizes.d_state, sizes.d_conv
     shapes = {
-        "A_log": (inner, states), "D": (inner,), "in_proj.weight": (2 * inner, width), "conv1d.weight": (inner, 1, taps),
-        "conv1d.bias": (inner,), "x_proj.weight": (rank + 2 * states, inner), "dt_proj.weight": (inner, rank),
+        "A_log": (inner, states), "D": (inner,), "in_proj.weight": (2 * inner, width),
+        "conv1d.weight": (inner, 1, taps), "conv1d.bias": (inner,),
+        "x_proj.weight": (rank + 2 * states, inner), "dt_proj.weight": (inner, rank),
         "dt_proj.bias": (inner,), "out_proj.weight": (width, inner),
     }  # fmt: skip
     module = Mamba(width, sizes)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.raising import raises
 
-from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.neurons import NEURONS, SiLIF, make_neuron
 
 CHANNELS = 64

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from ripe_mambaspike.errors import ConfigError, short_repr
-from ripe_mambaspike.models.config_values import as_python, is_int, is_number, letters
+from ripe_mambaspike.models.config_values import as_python, int_within, letters, number_within
 from ripe_mambaspike.schema import suggest
 
 if TYPE_CHECKING:
@@ -21,14 +21,9 @@ MAX_SIDE = 4096
 MAX_TIME_STEPS = 4096
 MAX_WIDTH = 16384  # of any layer
 MAX_COUNT = {
-    "num_classes": 2**20,
-    "time_steps": MAX_TIME_STEPS,
-    "num_tokens": 2**20,
-    "depth": 256,
-    "d_state": 1024,
-    "d_conv": 64,
-    "expand": 64,
-}
+    "num_classes": 2**20, "time_steps": MAX_TIME_STEPS, "num_tokens": 2**20, "depth": 256,
+    "d_state": 1024, "d_conv": 64, "expand": 64,
+}  # fmt: skip
 MAX_PARAMETERS = 2**30  # approximate; a larger network can be counted but not built
 SWITCHES = {"attention": ("ds-mpa", "none"), "bridge": ("mr-s3a", "stage3")}  # what True and False mean
 
@@ -98,23 +93,23 @@ class ModelConfig:
     def _check_in_size(self) -> None:
         given = self.in_size
         sides = (given, given) if isinstance(given, int) else given
-        fits = isinstance(sides, tuple) and len(sides) == 2 and all(is_int(s, MIN_SIDE, MAX_SIDE) for s in sides)
+        fits = isinstance(sides, tuple) and len(sides) == 2 and all(int_within(s, MIN_SIDE, MAX_SIDE) for s in sides)
         if not fits:
             self._refuse("in_size", f"one side or (height, width) from {MIN_SIDE} to {MAX_SIDE}")
         object.__setattr__(self, "in_size", sides)
 
     def _check_count(self, field: str, least: int = 1) -> None:
         most = MAX_COUNT.get(field, MAX_WIDTH)
-        if not is_int(getattr(self, field), least, most):
+        if not int_within(getattr(self, field), least, most):
             self._refuse(field, f"an int from {least} to {most}")
 
     def _check_counts(self, field: str, length: int) -> None:
         value = getattr(self, field)
-        if not isinstance(value, tuple) or len(value) != length or not all(is_int(v, 1, MAX_WIDTH) for v in value):
+        if not isinstance(value, tuple) or len(value) != length or not all(int_within(v, 1, MAX_WIDTH) for v in value):
             self._refuse(field, f"{length} ints from 1 to {MAX_WIDTH}")
 
     def _check_number(self, field: str, least: float, most: float) -> None:
-        if not is_number(getattr(self, field), least, most):
+        if not number_within(getattr(self, field), least, most):
             self._refuse(field, f"a number from {least:g} to {most:g}")
 
     def _choose(self, field: str, choices: Iterable[str], several: bool = False) -> None:

@@ -1,6 +1,5 @@
 """Small functions for checking the values of config fields."""
 
-import math
 from typing import Any
 
 
@@ -16,10 +15,10 @@ def as_python(value: Any) -> Any:
     return tuple(map(as_python, value)) if isinstance(value, list | tuple) else value
 
 
-def is_int(value: Any, least: int, most: int) -> bool:
+def int_within(value: Any, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def is_number(value: Any, least: float, most: float) -> bool:
+def number_within(value: Any, least: float, most: float) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and least <= value <= most
+    return number and least <= value <= most

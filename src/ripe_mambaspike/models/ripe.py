@@ -6,6 +6,7 @@ both give the same results, states and names.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -272,24 +273,16 @@ def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, bina
 def _stage(config: RipeConfig, level: int) -> SpikingStage:
     in_channels = (2, *config.stage_channels)[level]
     channels = config.stage_channels[level]
-
-    def neuron() -> nn.Module:
-        return make_neuron(
-            config.neurons[level], channels, csilif_reset=config.csilif_reset, detach_reset=config.detach_reset
-        )
-
+    factor, detached = config.csilif_reset, config.detach_reset
+    neuron = partial(make_neuron, config.neurons[level], channels, csilif_reset=factor, detach_reset=detached)
+    feature_map, epsilon = config.attention_feature_map, config.attention_epsilon
     return SpikingStage(
         first_conv=_conv(config, in_channels, channels, 2, binary_operand=level > 0),
         first_norm=_norm(config, channels),
         first_neuron=neuron(),
         second_conv=_conv(config, channels, channels, 1, binary_operand=True),
         second_norm=_norm(config, channels),
-        attention=make_attention(
-            config.attention,
-            channels,
-            feature_map=config.attention_feature_map,
-            epsilon=config.attention_epsilon,
-        ),
+        attention=make_attention(config.attention, channels, feature_map=feature_map, epsilon=epsilon),
         second_neuron=neuron(),
     )
 
