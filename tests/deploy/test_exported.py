@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.raising import raises
 
-from ripe_mambaspike.deploy.export.manifest import MANIFEST
+from ripe_mambaspike.deploy.export.manifest import MANIFEST, config_of, read_manifest
 from ripe_mambaspike.deploy.export.parity import MAX_DIFFERENCE, ParityResult, compare_outputs, require_parity
 from ripe_mambaspike.deploy.export.registry import ExportOptions, export_format
 from ripe_mambaspike.deploy.export.run import CLIP, STEPS, load_export, load_exported
@@ -17,6 +17,7 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_float16
 from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
 from ripe_mambaspike.models.labels import Labels
+from ripe_mambaspike.models.old_names import ADDED_FIELDS
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.models.synthetic import synthetic_clip
@@ -190,6 +191,17 @@ def test_a_damaged_export(copied, damage):
         path.write_bytes(data[:-9] if damage == "cut" else data[:99] + bytes([data[99] ^ 1]) + data[100:])
     with raises(WeightsError, field=None if damage == "gone" else "sha256", path=path):
         load_exported(copied)
+
+
+def test_a_manifest_from_before_a_config_field(copied, clips):
+    path = copied / MANIFEST
+    document = json.loads(path.read_text())
+    before = load_exported(copied)(clips[:1])
+    for name in ADDED_FIELDS["ripe-mambaspike"]:
+        del document["config"][name]
+    path.write_text(json.dumps(document))
+    assert config_of(read_manifest(copied), copied).d_state == 16
+    assert torch.equal(load_exported(copied)(clips[:1]), before)
 
 
 @pytest.mark.parametrize(

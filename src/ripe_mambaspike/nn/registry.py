@@ -29,7 +29,7 @@ class Registry(dict[str, Any]):
 
         return add
 
-    def make(self, name: str, *sizes: int) -> nn.Module:
+    def make(self, name: str, *sizes: Any) -> nn.Module:
         """Create the module of this name. Its class then no longer counts as a modification."""
         module: nn.Module = self[name](*sizes)
         REGISTERED.setdefault(type(module), Known(type(module).forward))

@@ -16,6 +16,7 @@ from ripe_mambaspike.deploy.export.common import MAX_GRAPH_BYTES
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import read_regular
 from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
+from ripe_mambaspike.models.old_names import with_added_fields
 from ripe_mambaspike.schema import Document, read_json
 
 MANIFEST = "export.json"
@@ -60,7 +61,8 @@ class Manifest(Document, frozen=True, kw_only=True):
         for name in ("kind", "file"):
             if len({getattr(graph, name) for graph in self.graphs}) < len(self.graphs):
                 raise ConfigError.expected("graphs", f"one of each {name}", "one twice")
-        if missing := [name for name in RipeConfig.field_names() if name not in self.config]:
+        given = with_added_fields(RipeConfig.architecture, self.config)
+        if missing := [name for name in RipeConfig.field_names() if name not in given]:
             raise ConfigError.expected(f"config.{missing[0]}", "a value", "nothing")
 
     def to_json(self) -> bytes:
@@ -109,6 +111,6 @@ def config_of(manifest: Manifest, folder: Path) -> RipeConfig:
     """The exported network's config, checked."""
     path = folder / MANIFEST
     try:
-        return RipeConfig.from_dict(manifest.config, str(path))
+        return RipeConfig.from_dict(with_added_fields(RipeConfig.architecture, manifest.config), str(path))
     except (RipeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: config: {error}", path=path, field="config") from error
