@@ -13,10 +13,16 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
 
 RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 BASELINES = ["mamba-spike", "mamba-spike-nmnist", "mamba-spike-pooled"]
+PEERS = [
+    "c3d", "cnn-gru", "event-mlp", "frame-cnn", "ms-resnet", "plif-net", "plif-net-cifar10dvs", "plif-net-nmnist",
+    "qkformer", "rtformer", "sdt", "sdt-v2", "spikepool", "spikepool-large", "spikformer", "spikmamba", "spikmamba-256",
+    "statten", "swformer", "tet-vggsnn", "tsm",
+]  # fmt: skip
 
 
 def test_the_names():
-    assert list_models() == RIPE + BASELINES
+    assert list_models()[: len(RIPE + BASELINES)] == RIPE + BASELINES
+    assert sorted(list_models()[len(RIPE + BASELINES) :]) == PEERS
 
 
 @pytest.mark.parametrize("name", RIPE)
