@@ -28,6 +28,7 @@ from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
 from ripe_mambaspike.cli.train import TrainCommand, complete_resume, gather_settings
 from ripe_mambaspike.errors import ConfigError, RipeError
+from ripe_mambaspike.own_modules import import_own_modules
 
 COMMANDS = {
     "account": AccountCommand,
@@ -62,7 +63,10 @@ RENAMED_OPTIONS = {  # earlier spelling → today's, by command
     "stream": {"--steps": "--time-steps", "--answers": "--max-predictions"},
 }
 WITH_RECIPE_FIELDS = ("seeds", "train")  # commands whose help lists the fields of a recipe
-DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
+DESCRIPTION = (
+    "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version. RIPE_IMPORT=FILE.py "
+    "in the environment imports your own file first, which registers a neuron, a dataset, … (CONTRIBUTING.md)."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from ripe_mambaspike.ops.memory import keep_freed_memory
 
             keep_freed_memory()
+        import_own_modules()
         return int(command.run())
     except RipeError as error:
         return _fail(_name_option(error, command))
