@@ -6,9 +6,11 @@ import shutil
 import pytest
 import torch
 
-from ripe_mambaspike import from_pretrained
+from raising import raises
+from ripe_mambaspike import evaluate, from_pretrained
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.samples import held_out, sample_clips, spread_over_classes
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.inference.evaluate import shuffled_steps
 
 
@@ -102,6 +104,15 @@ def test_held_out_recordings_of_an_export(finished, capsys, tmp_path, words):
     assert len(printed.splitlines()) == 1
     assert "--held-out" in printed
     assert str(moved) in printed
+
+
+def test_evaluation_of_the_fused_network(finished):
+    """The keyword of the option: the deployed form, with the scores of the training form."""
+    found, fused = evaluate(finished), evaluate(finished, fused=True)
+    assert (found.form, fused.form) == ("training", "deployed")
+    assert (fused.scores.confusion == found.scores.confusion).all()
+    with raises(InputError, field="fused"):
+        evaluate(finished, fused=True, model=from_pretrained(finished / "best"))
 
 
 def test_shuffled_evaluation_is_labelled(finished, capsys):

@@ -150,13 +150,23 @@ def _choices(commands: Mapping[str, Any], brief: bool = False) -> Any:
 
 
 def _parse(words: list[str]) -> Any:
-    """The parsed command, or an exit code after help or an error that the parser has printed."""
+    """The parsed command, or an exit code after help or an error that the parser has printed.
+
+    The parser gets the command or group that the first words name, so that its errors speak of that one alone.
+    """
+    program, rest = "ripe", gather_settings(complete_resume(words))
+    commands: Any = COMMANDS
+    description: str | None = DESCRIPTION
+    while isinstance(commands, Mapping) and rest and rest[0] in commands:
+        program, found, rest = f"{program} {rest[0]}", commands[rest[0]], rest[1:]
+        commands, description = found if isinstance(found, tuple) else (found, None)
+    brief = commands is COMMANDS and rest[:1] in (["-h"], ["--help"])
     try:
         return tyro.cli(
-            _choices(COMMANDS, brief=words[:1] in (["-h"], ["--help"])),
-            prog="ripe",
-            description=DESCRIPTION,
-            args=gather_settings(complete_resume(words)),
+            _choices(commands, brief) if isinstance(commands, Mapping) else commands,
+            prog=program,
+            description=description,
+            args=rest,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
         )
     except SystemExit as stop:
