@@ -98,6 +98,10 @@ def test_held_out_recordings_of_an_export(finished, capsys, tmp_path, words):
     assert [row["file"] for row in found] == [row["file"] for row in expected]
     for row, other in zip(found, expected, strict=True):
         assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    if words[1] == "onnx":  # other commands say what it is
+        for command in (["eval"], ["fuse"], ["stream", "--source", "-"]):
+            assert main([command[0], str(run / "export" / "onnx-fp32"), *command[1:]]) == 2
+            assert "export" in capsys.readouterr().err.replace(str(run / "export"), "")
     moved = shutil.move(run / "export" / f"{words[1]}-fp32", tmp_path / "moved")
     assert main(["predict", str(moved), "--held-out", "2"]) == 2
     printed = capsys.readouterr().err
