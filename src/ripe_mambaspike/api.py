@@ -78,7 +78,7 @@ def evaluate(
     if fused and model is not None:
         raise InputError.expected("fused", "False with a model", fused)
     folder = find_checkpoint(checkpoint)
-    target = choose_device(device, "--device")
+    target = choose_device(device, "device")
     if model is None:
         model = load_fused(folder) if fused else from_pretrained(folder)
     labels = read_labels(folder)

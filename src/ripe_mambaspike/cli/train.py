@@ -59,7 +59,7 @@ class TrainCommand:
         from ripe_mambaspike.train.callback import TrainingStopped
         from ripe_mambaspike.train.distributed import process_group, processes_from_environment
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
-        from ripe_mambaspike.train.run_folder import default_folder
+        from ripe_mambaspike.train.run_folder import RECIPE_FILE, default_folder
 
         processes = processes_from_environment()
         if not processes.is_first:
@@ -78,7 +78,8 @@ class TrainCommand:
                         processes=processes,
                     )  # fmt: skip
             except TrainingStopped:
-                callback.on_message(f"stopped; {folder} is saved, and --resume auto continues it")
+                again = f"ripe train {folder / RECIPE_FILE} --resume"
+                callback.on_message(f"stopped; {folder} is saved, and --resume auto, or {again}, continues it")
                 return 130
         if not processes.is_first:
             return 0

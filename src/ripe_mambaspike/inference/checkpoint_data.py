@@ -115,5 +115,5 @@ def split_of(data: TrainingData, part: str) -> Clips:
     """One split of the dataset by its name: train, val or test."""
     found = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[part]()
     if found is None:
-        raise WeightsError.expected("--split", f"one with clips in {data.settings.dataset}", repr(part))
+        raise WeightsError.expected("split", f"one with clips in {data.settings.dataset}", repr(part))
     return found
