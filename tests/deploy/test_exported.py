@@ -158,6 +158,25 @@ def test_without_a_clip_graph_step_and_tail_are_run(onnx, copied, clips):
     assert torch.equal(load_exported(copied)(clips[:1]), load_exported(onnx).by_steps(clips[:1]))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("neurons", ["alif", "silif", "alif"]), ("attention", "mine"), ("mixer", "average")]
+)
+def test_a_clip_graph_runs_without_the_file_that_registers_a_layer(onnx, copied, clips, field, value):
+    """The graph holds the layer; the states of a step graph are those of the network, which cannot be built."""
+    document = json.loads((copied / MANIFEST).read_text())
+    document["config"][field] = value
+    (copied / MANIFEST).write_text(json.dumps(document))
+    exported = load_exported(copied)
+    assert torch.equal(exported(clips), load_exported(onnx)(clips))
+    with raises(ConfigError, field, mentions="RIPE_IMPORT"):
+        exported.by_steps(clips)
+    for wrong in (3, [3, "silif", "silif"], None):
+        document["config"][field] = wrong
+        (copied / MANIFEST).write_text(json.dumps(document))
+        with raises(WeightsError, "config", copied / MANIFEST):
+            load_exported(copied)
+
+
 def test_a_folder_round_trip_with_small_weights(model, clips, tmp_path):
     stored = to_float16(model)
     out = write_export(model, ExportOptions("safetensors", "fp16"), tmp_path / "out", LABELS, stored)

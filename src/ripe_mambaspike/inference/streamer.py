@@ -177,7 +177,8 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
     model, steps = classifier.model, classifier.time_steps
     if not isinstance(model, RipeMambaSpike):
         name = getattr(model, "name", type(model).__name__)
-        raise InputError.expected("model", "a RIPE-MambaSpike network, which can run by steps", f"'{name}'")
+        got = f"'{name}'" if isinstance(model, torch.nn.Module) else f"an export of '{name}'"
+        raise InputError.expected("model", "a RIPE-MambaSpike network, which can run by steps", got)
     require_unmodified(model, "stream")
     if classifier.bin_by != "time":
         raise InputError.expected(

@@ -1,12 +1,13 @@
 """Typed, frozen configs of the networks, checked on construction. `config.json` holds exactly these fields."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from ripe_mambaspike.errors import ConfigError, short_repr
 from ripe_mambaspike.models.config_values import as_python, int_within, letters, number_within
+from ripe_mambaspike.own_modules import unknown_name
 from ripe_mambaspike.schema import suggest
 
 if TYPE_CHECKING:
@@ -117,12 +118,18 @@ class ModelConfig:
             self._refuse(field, f"a number from {least:g} to {most:g}")
 
     def _choose(self, field: str, choices: Iterable[str], several: bool = False) -> None:
-        """Set the field to one of the choices, ignoring case, hyphens and underscores."""
+        """Set the field to one of the choices, ignoring case, hyphens and underscores.
+
+        A mapping of choices is a registry, which a file of the user's own may add to.
+        """
         given = getattr(self, field)
         names = given if several else (given,)
         spelled = {letters(choice): choice for choice in choices}
-        if not all(isinstance(name, str) and letters(name) in spelled for name in names):
-            self._refuse(field, f"one of {', '.join(spelled.values())}")
+        unknown = [name for name in names if not isinstance(name, str) or letters(name) not in spelled]
+        if unknown:
+            if isinstance(choices, Mapping):
+                raise unknown_name(field, unknown[0], choices)
+            raise ConfigError.expected(field, f"one of {', '.join(choices)}", short_repr(unknown[0]))
         chosen = tuple(spelled[letters(name)] for name in names)
         object.__setattr__(self, field, chosen if several else chosen[0])
 

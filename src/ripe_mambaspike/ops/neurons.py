@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.shapes import at_least_float32, per_channel
-from ripe_mambaspike.ops.spikes import fire, fire_fast_sigmoid
+from ripe_mambaspike.ops.spikes import fire_at, fire_fast_sigmoid
 
 Fired = tuple[Tensor, Tensor | None]
 Membrane = tuple[Tensor, Tensor | None]  # after the reset: real and, of a rotating neuron, imaginary part
@@ -108,7 +108,7 @@ def neuron_steps(
     for x_t in x.unbind(1):
         if rotation is None:
             potential = torch.addcmul(gain * x_t, decay, real)
-            spike = _fire(potential, threshold, sharpness, relaxed)
+            spike = fire_at(potential, threshold, sharpness, relaxed)
             taken = (spike.detach(), threshold.detach()) if detach_reset else (spike, threshold)
             real = torch.addcmul(potential, *taken, value=-1)
         else:
@@ -117,18 +117,11 @@ def neuron_steps(
                 torch.addcmul(decay * imag, rotation, real),
             )
             potential = 2 * real
-            spike = _fire(potential, threshold, sharpness, relaxed)
+            spike = fire_at(potential, threshold, sharpness, relaxed)
             real = torch.sub(real, spike.detach() if detach_reset else spike, alpha=reset)
         spikes.append(spike)
         potentials.append(potential)
     return spikes, potentials, (real, None if rotation is None else imag)
-
-
-def _fire(potential: Tensor, threshold: Tensor, sharpness: float, relaxed: bool) -> Tensor:
-    """Spikes where the potential reaches the threshold."""
-    if torch.compiler.is_exporting():  # compared directly: a runtime may flush a tiny difference to zero
-        return (potential >= threshold).to(potential.dtype)
-    return fire(potential - threshold, sharpness, relaxed)
 
 
 def recurrent_leaky_step(

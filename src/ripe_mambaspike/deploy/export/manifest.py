@@ -5,7 +5,8 @@ writes, and a graph is loaded only if its checksum matches.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -107,10 +108,25 @@ def read_manifest(folder: Path) -> Manifest:
     return read_json(path, Manifest, error=WeightsError, hint=HINT)
 
 
-def config_of(manifest: Manifest, folder: Path) -> RipeConfig:
+@dataclass(frozen=True)
+class ExportedConfig(RipeConfig):
+    """The config of an exported network, in which the names of layers need not be registered here.
+
+    The graphs hold those layers already. Building the network from the config raises for an unknown name.
+    """
+
+    def _choose(self, field: str, choices: Iterable[str], several: bool = False) -> None:
+        names = getattr(self, field) if several else (getattr(self, field),)
+        known = not isinstance(choices, Mapping) or all(name in choices for name in names)
+        if known or not all(isinstance(name, str) for name in names):
+            super()._choose(field, choices, several)
+
+
+def config_of(manifest: Manifest, folder: Path) -> ExportedConfig:
     """The exported network's config, checked."""
     path = folder / MANIFEST
     try:
-        return RipeConfig.from_dict(with_added_fields(RipeConfig.architecture, manifest.config), str(path))
+        fields = with_added_fields(RipeConfig.architecture, manifest.config)
+        return ExportedConfig.from_dict(fields, str(path))
     except (RipeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: config: {error}", path=path, field="config") from error
