@@ -15,7 +15,8 @@ from msgspec import Meta
 from ripe_mambaspike.deploy.export.common import MAX_GRAPH_BYTES
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import read_regular
-from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
+from ripe_mambaspike.models.base import ARCHITECTURES
+from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, ModelConfig, RipeConfig
 from ripe_mambaspike.schema import Document, read_json
 
 MANIFEST = "export.json"
@@ -48,6 +49,7 @@ class Manifest(Document, frozen=True, kw_only=True):
     to: Word
     weights: Literal["fp32", "fp16", "int8"]
     network: Word
+    architecture: Word = RipeConfig.architecture  # whose config this is
     config: dict[str, Any]
     time_steps: Annotated[int, Meta(ge=1, le=MAX_TIME_STEPS)]
     grid: tuple[Side, Side]  # (height, width) it was made at
@@ -60,7 +62,10 @@ class Manifest(Document, frozen=True, kw_only=True):
         for name in ("kind", "file"):
             if len({getattr(graph, name) for graph in self.graphs}) < len(self.graphs):
                 raise ConfigError.expected("graphs", f"one of each {name}", "one twice")
-        if missing := [name for name in RipeConfig.field_names() if name not in self.config]:
+        if self.architecture not in ARCHITECTURES:
+            raise ConfigError.expected("architecture", f"one of {', '.join(ARCHITECTURES)}", self.architecture)
+        fields = ARCHITECTURES[self.architecture].config.field_names()
+        if missing := [name for name in fields if name not in self.config]:
             raise ConfigError.expected(f"config.{missing[0]}", "a value", "nothing")
 
     def to_json(self) -> bytes:
@@ -105,10 +110,10 @@ def read_manifest(folder: Path) -> Manifest:
     return read_json(path, Manifest, error=WeightsError, hint=HINT)
 
 
-def config_of(manifest: Manifest, folder: Path) -> RipeConfig:
+def config_of(manifest: Manifest, folder: Path) -> ModelConfig:
     """The exported network's config, checked."""
     path = folder / MANIFEST
     try:
-        return RipeConfig.from_dict(manifest.config, str(path))
+        return ARCHITECTURES[manifest.architecture].config.from_dict(manifest.config, str(path))
     except (RipeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: config: {error}", path=path, field="config") from error

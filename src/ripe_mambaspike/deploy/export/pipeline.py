@@ -92,6 +92,7 @@ def export(
         out = home / f"{to}-{weights}" if out is None else out
     out = Path(out)
     check_output_folder(out)
+    export_format(to).check_network(classifier.model, options)
     if check and not getattr(classifier.model.config, "causal", False) and ("step" in graphs) != ("tail" in graphs):
         raise InputError.expected("graphs", "step and tail together with --check", " ".join(graphs))
     job = _Job(options, folder, classifier, labels, root, progress)
@@ -99,7 +100,8 @@ def export(
         job.checked_on = job.sample("test", recordings, clips, "recordings")
     if weights == "int8":
         job.calibrated_on = job.sample("train", calibration, CALIBRATION_CLIPS, "calibration")
-    progress("fusing")
+    if isinstance(classifier.model, RipeMambaSpike):
+        progress("fusing")
     job.model = to_deployed(classifier.model)
     job.shrink_weights()
     write_export(job.model, options, out, labels, job.stored, job.finish, progress)
@@ -128,7 +130,7 @@ class _Job:
     labels: Labels | None
     root: Path | None
     progress: Callable[[str], None]
-    model: RipeMambaSpike = field(init=False)  # deployed, float32
+    model: Model = field(init=False)  # deployed if it can be, float32
     stored: dict[str, Stored] | None = None
     checked_on: SampleClips | None = None
     calibrated_on: SampleClips | None = None
