@@ -25,7 +25,16 @@ Folder = Annotated[Path | None, option("DIR")]
 Settings = Annotated[list[str], option("FIELD=VALUE")]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Checkpoint = Annotated[Path, tyro.conf.Positional, option("CHECKPOINT")]
+Protocol = Annotated[
+    Literal["validation", "paper"] | None,
+    option("{validation,paper}", "Sets run.protocol: paper holds nothing out and reports the best test epoch."),
+]
 Json = Annotated[bool, option(text="Print one JSON document.")]
 SensorSize = Annotated[tuple[int, int] | None, option("W H")]
 CropArea = Annotated[tuple[int, int, int, int] | None, option("X Y W H")]
 TimeUnit = Annotated[Literal["s", "ms", "us", "ns"] | None, option("{s,ms,us,ns}")]
+
+
+def protocol_setting(protocol: str | None) -> list[str]:
+    """The setting of a recipe that the option `Protocol` stands for."""
+    return [] if protocol is None else [f"run.protocol={protocol}"]

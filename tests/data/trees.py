@@ -1,10 +1,14 @@
 """Small datasets of real files, put together by the test."""
 
+import json
 import struct
 from pathlib import Path
 
 import numpy as np
 
+from ripe_mambaspike.data.listing import Listing
+from ripe_mambaspike.data.store import make_current
+from ripe_mambaspike.data.store_index import INDEX, LAYOUT_VERSION, describe_listing, index_checksum
 from ripe_mambaspike.events import Recording, make_events, write
 
 AEDAT3 = b"#!AER-DAT3.1\r\n#Format: RAW\r\n#Source 1: DVS128\r\n#!END-HEADER\r\n"
@@ -62,3 +66,24 @@ def save_trial(root: Path, trial: str, events: np.ndarray, spans: list[tuple[int
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below, hidden ones too."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def save_index(root: Path, listing: Listing) -> Path:
+    """The store of a listing without its events: enough to open the dataset, and to count its clips."""
+    clips = listing.clips
+    columns = {"name": [clip.name for clip in clips], "label": [clip.label for clip in clips]}
+    columns |= {"shard": [0] * len(clips), "at": list(range(len(clips))), "events": [1] * len(clips)}
+    index = {
+        "layout": LAYOUT_VERSION,
+        **describe_listing(listing),
+        "sensor_size": listing.sensor_size,
+        "troubles": [],
+        "sources": {},
+        "clips": {**columns, "start_us": [0] * len(clips)},
+        "shards": [{"events": len(clips), "sha256": ""}],
+    }
+    folder = root / ".ripe" / listing.name / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / INDEX).write_text(json.dumps({**index, "sha256": index_checksum(index)}))
+    make_current(folder)
+    return root

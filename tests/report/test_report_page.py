@@ -52,11 +52,11 @@ def test_the_same_run_gives_the_same_page(make_run, clips):
     ("protocol", "picked_on", "words", "warns"),
     [
         ("validation", "val", "selected on validation clips, then tested", False),
-        ("paper", "test", "selected on the test clips (paper protocol)", True),
-        ("paper", None, "selected on the test clips (paper protocol)", True),
+        ("paper", "test", "best test epoch: selected on the test clips (paper protocol)", True),
+        ("paper", None, "best test epoch: selected on the test clips (paper protocol)", True),
         ("paper", "last epoch", "last epoch, without selection", False),
         ("validation", "last epoch", "last epoch, without selection", False),
-        ("validation", "test", "selected on the test clips (paper protocol)", True),
+        ("validation", "test", "best test epoch: selected on the test clips (paper protocol)", True),
         (None, None, "how it was selected is not recorded", True),
     ],
 )

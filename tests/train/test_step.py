@@ -75,17 +75,17 @@ MAMBA = [
     for way in ("forward_mamba", "backward_mamba")
     for name in ("in_proj", "conv1d", "x_proj", "dt_proj", "out_proj")
 ]
+MERGE = [f"hierarchy.blocks.{block}.merge.weight" for block in range(3)]
 OTHERS = [
     *(f"bridge.mixture.scales.{scale}.conv.weight" for scale in range(3)),
     "bridge.attention.weight",
     "hierarchy.transitions.1.widen.weight",
     "hierarchy.transitions.2.widen.weight",
-    *(f"hierarchy.blocks.{block}.merge.weight" for block in range(3)),
     "head.weight",
 ]
 KERNELS = [*(f"stages.{stage}.{name}" for stage in range(3) for name in STAGE), *OTHERS]
 DECAYED = {
-    "kernels": [*KERNELS, *MAMBA],
+    "kernels": [*KERNELS, *MAMBA, *MERGE],
     "release": [*KERNELS, *(f"stages.{stage}.attention.gain" for stage in range(3))],
 }
 
@@ -101,6 +101,24 @@ def test_what_decays(network, rule):
     assert [[names[id(p)] for p in group["params"]] for group in groups] == [decayed, kept]
     assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
     assert all(group["betas"] == (0.9, 0.999) for group in groups)
+
+
+def test_the_release_decays_as_many_parameters_as_it_says():
+    """Of the 344,064 weights in the blocks, 43,008 of them merge projections, none decays; of the gains all do."""
+    with torch.device("meta"):
+        network = create_model("dvsgesture")
+    kernels, release = (sum(p.numel() for p in split_by_decay(network, rule)[0]) for rule in ("kernels", "release"))
+    assert (kernels, release) == (1_481_152, 1_137_312)
+    assert kernels - 344_064 + 32 + 64 + 128 == release
+
+
+@pytest.mark.parametrize("mixer", ["transformer", "gru", "conv1d", "flat"])
+def test_in_the_release_nothing_inside_a_block_decays_whatever_the_mixer(make_network, mixer):
+    model = make_network(mixer=mixer)
+    inside = {id(parameter) for parameter in model.hierarchy.blocks.parameters()}
+    assert inside
+    assert not inside & {id(parameter) for parameter in split_by_decay(model, "release")[0]}
+    assert inside & {id(parameter) for parameter in split_by_decay(model, "kernels")[0]}
 
 
 @pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])

@@ -46,7 +46,7 @@ class StepRecipe(NamedTuple):
 RECIPES = {
     "dvsgesture": StepRecipe(32, 2, LossWeights(), 1e-3, 0.05),
     "nmnist": StepRecipe(64, 2, LossWeights(label_smoothing=0.05), 1e-3, 0.05),
-    "dailydvs200": StepRecipe(32, 1, LossWeights(consistency=0.0), 5e-4, 0.02),
+    "dailydvs200": StepRecipe(32, 2, LossWeights(consistency=0.0), 5e-4, 0.02),
 }
 CPU_BATCH = 16  # of the default benchmark on a CPU
 

@@ -52,6 +52,8 @@ class EvalCommand:
 
 
 def show_evaluation(document: dict[str, Any]) -> None:
+    from ripe_mambaspike.models.accuracy import BEST_TEST_EPOCH
+
     out = console()
     top5 = "" if document["top5"] is None else f", top-5 {100 * document['top5']:.2f} %"
     out.print(
@@ -59,6 +61,8 @@ def show_evaluation(document: dict[str, Any]) -> None:
         f"{document['set']} ({document['partition']}) {document['split']} clips, {document['form']} form"
         + (", time steps shuffled" if document["shuffled"] else "")
     )
+    if document["selected_on_test"]:
+        out.print(BEST_TEST_EPOCH, soft_wrap=True)
     out.print(f"store {document['store']}")
     rows = [(row["name"], str(row["n"]), str(row["correct"]), _share(row)) for row in document["per_class"]]
     print_table(out, "classes", ("class", "clips", "right", "share"), rows)

@@ -16,7 +16,7 @@ from rich.markup import escape
 from ripe_mambaspike.cli.output import console, format_number, print_json
 from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
 from ripe_mambaspike.cli.signals import stop_on_signal
-from ripe_mambaspike.command_options import Folder, Json, Settings, option
+from ripe_mambaspike.command_options import Folder, Json, Protocol, Settings, option, protocol_setting
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,7 @@ class TrainCommand:
     """A recipe by name (see ripe recipes), or a YAML file."""
     set: Settings = field(default_factory=list)
     """Fields to change, such as schedule.epochs=30 data.root=DIR."""
+    protocol: Protocol = None
     out: Folder = None
     """The run's folder. Default: runs/NAME."""
     resume: Literal["auto", "off"] = "off"
@@ -63,7 +64,7 @@ class TrainCommand:
         processes = processes_from_environment()
         if not processes.is_first:
             logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # rank 0 logs it
-        recipe = with_settings(load_recipe(self.recipe), self.set)
+        recipe = with_settings(load_recipe(self.recipe), [*self.set, *protocol_setting(self.protocol)])
         folder = self.out or Path("runs") / recipe.name
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
         device = choose_device(recipe.run.device, "run.device").type
@@ -120,10 +121,12 @@ def gather_settings(words: list[str]) -> list[str]:
 
 
 def show_result(result: "TrainingResult", folder: Path, page: Path | None) -> None:
+    from ripe_mambaspike.models.accuracy import BEST_TEST_EPOCH
+
     out = console()
     how = {
         "val": "selected on validation clips, tested once",
-        "test": "selected on the test clips themselves (paper protocol)",
+        "test": BEST_TEST_EPOCH,
         "last epoch": "the last epoch, tested once",
     }[result.picked_on]
     share = f"{100 * result.top1:.2f} %"
@@ -142,6 +145,7 @@ class ProgressCallback:
         self.quiet = quiet
         self._bar = ExitStack()
         self._update: ProgressUpdate | None = None
+        self._selecting = "val"  # the clips that the network is selected on
         self._start, self._steps, self._total = time.monotonic(), 0, 1
 
     def __enter__(self) -> "ProgressCallback":
@@ -163,7 +167,8 @@ class ProgressCallback:
             f"{trainer.model.parameter_count():,} parameters on {trainer.device}"
         )
         if recipe.run.protocol == "paper":
-            self.on_message("paper protocol: the network is selected on the test clips, so their accuracy is too good")
+            self._selecting = "test"
+            self.on_message("paper protocol: the best test epoch is selected, so its accuracy is too good")
         self._total = max(1, recipe.schedule.epochs)
         self._start, self._steps = time.monotonic(), 0
 
@@ -182,7 +187,7 @@ class ProgressCallback:
 
     def on_epoch_end(self, row: dict[str, float | None], best: "BestEpoch | None") -> None:
         picked = " *" if best is not None and best.epoch == row["epoch"] else ""
-        val = "" if row.get("val_top1") is None else f"  val {100 * (row['val_top1'] or 0):.2f} %{picked}"
+        val = "" if row.get("val_top1") is None else f"  {self._selecting} {100 * (row['val_top1'] or 0):.2f} %{picked}"
         self.on_message(
             f"epoch {row['epoch']:.0f}/{self._total}  loss {format_number(row['loss'])}  train "
             f"{100 * (row['train_top1'] or 0):.1f} %{val}  firing rate {format_number(row['rate'], 2)}  "

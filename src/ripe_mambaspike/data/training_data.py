@@ -1,6 +1,6 @@
 """The training, validation and test clips of a dataset, plus the training clips of extra datasets."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,15 @@ class TrainingData:
             "test": len(self.members[TEST]),
             "extra": extra,
         }
+
+
+def with_nothing_held_out(data: DataSettings) -> DataSettings:
+    """The settings of the paper protocol: clips that validation would take are trained on.
+
+    An official validation split stays apart.
+    """
+    official = dataset_info(data.dataset).official_validation and not data.folds
+    return data if official else replace(data, validation=False)
 
 
 def open_data(data: DataSettings) -> TrainingData:

@@ -7,7 +7,7 @@ from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.settings import DataSettings, read_data_settings, root_of
 from ripe_mambaspike.data.store import describe_keys, store_keys
-from ripe_mambaspike.data.training_data import TrainingData, open_data
+from ripe_mambaspike.data.training_data import TrainingData, open_data, with_nothing_held_out
 from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.labels import Labels
 
@@ -33,6 +33,8 @@ def data_settings_of(
     if known is None:
         raise WeightsError.expected("--dataset", "a name, since the network does not know its own", "none", path=folder)
     settings = DataSettings(dataset=known, partition=labels.partition)
+    if labels.protocol == "paper" and known == labels.set:
+        settings = with_nothing_held_out(settings)
     if recipe is not None and dataset in (None, labels.set):
         settings = recipe
         if partition is not None:

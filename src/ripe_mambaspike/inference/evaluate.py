@@ -38,13 +38,15 @@ class CheckpointEvaluation:
     trained_on_store: str | None
     split: str
     shuffled: bool
+    selected_on_test: bool  # whether these test clips selected the network (paper protocol): its best test epoch
     classes: tuple[str, ...]
     scores: Evaluation
     note: str | None  # where the data is not, or not known to be, what the network was trained on
 
     def to_dict(self) -> dict[str, Any]:
         """For a JSON document."""
-        kept = ("checkpoint", "form", "set", "partition", "store", "trained_on_store", "split", "shuffled")
+        kept = ["checkpoint", "form", "set", "partition", "store", "trained_on_store", "split", "shuffled"]
+        kept.append("selected_on_test")
         return {**{name: getattr(self, name) for name in kept}, **self.scores.to_dict(self.classes)}
 
 
@@ -82,9 +84,10 @@ def evaluate(
     scores = evaluate_batches(model, batches, len(data.classes), CapturedShapes(model).run)
     if not math.isfinite(scores.loss):  # a clip without finite logits would count as its first class
         raise WeightsError.expected("logits", "finite numbers", "others", path=folder)
+    selected_on_test = labels.protocol == "paper" and split == "test" and settings.dataset == labels.set
     return CheckpointEvaluation(
         str(checkpoint), model.config.form, settings.dataset, data.partition, data.store.key, trained, split, shuffle,
-        data.classes, scores, store_note(trained, data),
+        selected_on_test, data.classes, scores, store_note(trained, data),
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from ripe_mambaspike.schema import read_json
 EVAL_BATCH = 32  # fixed: another batch size may round differently
 TOP_K = 5  # for top-5 accuracy
 RESULT_FILE = "result.json"
+BEST_TEST_EPOCH = "best test epoch: selected on the test clips (paper protocol)"  # stands beside every such accuracy
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[int, Meta(ge=1)]
 
@@ -130,6 +131,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     partition: str | None
     store: str | None = None  # None for a run of an earlier version
     split: str = "test"
+    clips: dict[str, int] = {}  # of train, with extra datasets, val and test; empty for a run of an earlier version
     top1: Share
     top5: Share | None = None
     n: Positive

@@ -31,6 +31,7 @@ def count_by_running(model: Model, in_size: tuple[int, int], time_steps: int) ->
             hook.remove()
     counts = counter.get_flop_counts()
     parts = {name: sum(counts.get(f"{type(model).__name__}.{name}", {}).values()) for name, _ in model.named_children()}
+    parts = {name: count for name, count in parts.items() if count}
     other = counter.get_total_flops() - sum(parts.values())
     return {**parts, **({"other": other} if other else {}), "scan": scanned}
 

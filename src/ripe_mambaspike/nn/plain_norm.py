@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -11,33 +12,47 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 
 
 class PlainBatchNorm(_BatchNorm):
-    """A batch norm over all dimensions but the second, for inputs [N, C, ...] of any number of dimensions."""
+    """A batch norm over all dimensions but the second, for inputs [N, C, ...] of any number of dimensions.
+
+    `momentum` None means a cumulative average. Inside `sync_batch_stats` the statistics are those of all processes.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: int  # type: ignore[assignment]
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__(channels, eps, momentum)
-        self.register_buffer("num_batches_tracked", torch.tensor(0), persistent=False)
+        del self.num_batches_tracked
+        self.num_batches_tracked = 0
+
+    def reset_running_stats(self) -> None:
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+        if "num_batches_tracked" not in self._buffers:  # it is one while PyTorch's own __init__ runs
+            self.num_batches_tracked = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or stats_sync() is None:
-            return super().forward(x)
+        mean, variance, weight, bias = self.running_mean, self.running_var, self.weight, self.bias
+        if not self.training:
+            return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, self.eps)
+        self.num_batches_tracked += 1
+        momentum = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+        if stats_sync() is None:
+            return F.batch_norm(x, mean, variance, weight, bias, True, momentum, self.eps)
+        return self._normalize_synced(x, momentum)
+
+    def _normalize_synced(self, x: Tensor, momentum: float) -> Tensor:
         wide = at_least_float32(x)
         count = joint_count(x.numel() // x.shape[1])
         variance, mean = torch.var_mean(wide, [0, *range(2, x.ndim)], correction=0)
         mean, variance = joint_spread(mean, variance)
-        self._track(mean.detach(), variance.detach() * (count / (count - 1)))
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), momentum)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         shape = (1, -1, *[1] * (x.ndim - 2))
         return (wide * scale.view(shape) + (self.bias - mean * scale).view(shape)).to(x.dtype)
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, momentum)
-        self.running_var.lerp_(variance, momentum)
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Any number of dimensions."""

@@ -77,7 +77,7 @@ def precision(x: Tensor) -> torch.dtype:
     Autocast leaves float64 alone.
     """
     kind = x.device.type
-    cast = x.dtype != torch.float64 and torch.is_autocast_enabled(kind)
+    cast = x.dtype != torch.float64 and kind != "meta" and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if cast else x.dtype
 
 

@@ -83,7 +83,8 @@ def log_charts(run: RunData) -> dict[str, Any]:
             if column is None:
                 absent.append(line.name)
             else:
-                series.append(Series(line.name, column, line.tone, line.dashed))
+                name = "test (selects)" if run.selected_on_test and line.column.startswith("val_") else line.name
+                series.append(Series(name, column, line.tone, line.dashed))
         if series:
             shown = {"x_name": "epoch", "note": chart.note, "mark": _selected_epoch(run), **chart.options}
             charts.append(line_chart(chart.title, _epochs(run), series, **shown))

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from ripe_mambaspike.models.accuracy import has_trivial_top5
+from ripe_mambaspike.models.accuracy import BEST_TEST_EPOCH, has_trivial_top5
 from ripe_mambaspike.report.charts import MAX_NUMBERED_CLASSES, Series, line_chart, matrix
 from ripe_mambaspike.report.formatting import (
     count_text,
@@ -17,9 +17,8 @@ from ripe_mambaspike.report.formatting import (
 )
 from ripe_mambaspike.report.images import attention_images, data_uri, event_images, finite_maps
 from ripe_mambaspike.report.observe import Observed, Sample
-from ripe_mambaspike.report.run_data import RunData
+from ripe_mambaspike.report.run_data import RunData, is_best_test_epoch
 
-SELECTED_ON_TEST = "selected on the test clips (paper protocol)"
 MAX_FRAMES = 16  # of a sample clip
 MAX_CLASSES_IN_TIMELINE = 4
 MAX_MISTAKES = 3
@@ -28,11 +27,9 @@ MAX_WARNINGS = 10
 
 def selection(result: dict[str, Any]) -> tuple[str, bool]:
     """How the network was selected, and whether that makes the score too optimistic."""
-    protocol, on = result.get("protocol"), result.get("picked_on")
-    if on == "test" or (protocol == "paper" and on is None):
-        return SELECTED_ON_TEST, True
-    if protocol == "paper" and on != "last epoch":
-        return f"{SELECTED_ON_TEST}, though picked_on is {on}", True
+    on = result.get("picked_on")
+    if is_best_test_epoch(result):
+        return BEST_TEST_EPOCH if on in ("test", None) else f"{BEST_TEST_EPOCH}, though picked_on is {on}", True
     if on == "val":
         return "selected on validation clips, then tested", False
     if on == "last epoch":
@@ -75,6 +72,10 @@ def _facts(run: RunData, counted: dict[str, Any]) -> list[tuple[str, str]]:
     commit = result.get("commit")
     top5 = finite_or_none(result.get("top5"))
     facts = [("top-5", percent_text(top5))] if top5 is not None and not has_trivial_top5(len(run.classes)) else []
+    clips = result.get("clips")
+    for split, name in (("train", "training clips"), ("val", "validation clips")):
+        if isinstance(clips, dict) and (number := int_or_none(clips.get(split))) is not None:
+            facts.append((name, count_text(number)))
     return [
         *facts,
         ("loss", number_text(finite_or_none(result.get("loss")))),

@@ -35,6 +35,7 @@ class RunData:
     confusion: list[list[int]]  # [true][predicted]
     model: Model | None
     notes: dict[str, str] = field(default_factory=dict)  # file → why it is missing
+    selected_on_test: bool = False  # the best test epoch is selected (paper protocol)
 
     @property
     def epochs(self) -> int:
@@ -74,7 +75,15 @@ def read_run(folder: Path) -> RunData:
     confusion = confusion if all(len(row) == len(confusion) for row in confusion) else []
     names = labels.get("classes")
     classes = [str(name) for name in names] if isinstance(names, list) else [score.name for score in scores]
-    return RunData(folder, recipe, log, result, classes, scores, confusion, _model(folder, notes), notes)
+    model = _model(folder, notes)
+    on_test = is_best_test_epoch(result or {"protocol": labels.get("protocol")})  # a run that has not ended has labels
+    return RunData(folder, recipe, log, result, classes, scores, confusion, model, notes, on_test)
+
+
+def is_best_test_epoch(result: dict[str, Any]) -> bool:
+    """Whether a result is that of a network which test clips selected."""
+    protocol, on = result.get("protocol"), result.get("picked_on")
+    return on == "test" or (protocol == "paper" and on != "last epoch")
 
 
 def _read(path: Path, parse: Callable[[str], Any], missing: Any, notes: dict[str, str]) -> Any:

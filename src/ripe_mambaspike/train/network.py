@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import TrainingData
 from ripe_mambaspike.files import commit
@@ -27,7 +28,7 @@ def create_network(recipe: Recipe, classes: tuple[str, ...]) -> Model:
 def unused_settings(recipe: Recipe, model: Model) -> list[str]:
     """The settings of a recipe that this network cannot use, each with the reason; they are left out."""
     unused = []
-    if not model.has_relaxed_pass and recipe.loss.passes == 2:
+    if not model.has_relaxed_pass and recipe.loss.num_passes == 2:
         unused.append(f"loss.passes: '{model.name}' has no relaxed pass; trained with the hard pass alone")
     if not model.num_spiking_layers() and recipe.loss.rates:
         unused.append(f"loss.rates: '{model.name}' has no spikes")
@@ -51,7 +52,7 @@ def make_result(
     recipe: Recipe, data: TrainingData, found: Evaluation, model: Model, epoch: int, rows: list[Row], seconds: float
 ) -> TrainingResult:
     """The result of a run, from the evaluation of its selected network on the test clips."""
-    protocol, folds = recipe.run.protocol, recipe.data.folds
+    protocol, folds, facts = recipe.run.protocol, recipe.data.folds, data.describe()
     scores = found.to_dict(data.classes)
     scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
     scores["loss"] = found.loss if math.isfinite(found.loss) else None
@@ -66,6 +67,7 @@ def make_result(
         set=recipe.data.dataset,
         partition=data.partition,
         store=data.store.key,
+        clips={split: facts[split] for split in SPLITS},
         **scores,
         seed=recipe.run.seed,
         folds=folds or None,

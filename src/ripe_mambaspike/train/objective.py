@@ -1,5 +1,8 @@
 """The training loss: `L = (1 − w)·TET(z_d) + w·TET(z_c) + λ_SGC·MSE(z_d, z_c) + λ_L1·r`.
 
+This is the form `release`, with which the paper's figures were made: the relaxed pass runs even where λ_SGC = 0. The
+paper prints w = 0: in the form `paper` the relaxed pass serves λ_SGC alone, and where that is 0 there is none.
+
 Glossary: z_d, z_c logits of the hard (spiking) and the relaxed pass [B, T, classes]; w `relaxed_share`; TET's λ
 `spread`; λ_SGC `consistency`; λ_L1 `rates`; r the mean firing rate of the hard pass's layers. Everything is computed
 in float32 at least, whatever the precision of the logits.
@@ -22,7 +25,7 @@ MIN_RELAXED_SHARE, FIRST_RELAXED_SHARE = 0.1, 0.5
 class LossWeights:
     """Weights of the terms of the objective; the defaults are the DVS-Gesture recipe's at its first epoch."""
 
-    relaxed_share: float = FIRST_RELAXED_SHARE  # w, see `relaxed_weight`; without a relaxed pass it is 0
+    relaxed_share: float = FIRST_RELAXED_SHARE  # w, see `relaxed_weight`; 0 in the form `paper`
     spread: float = 5e-3  # λ of TET
     consistency: float = 1.0  # λ_SGC
     rates: float = 1e-4  # λ_L1

@@ -52,10 +52,16 @@ class OptimizerSettings:
 class LossSettings:
     """The terms of the loss; see train.objective."""
 
+    form: Literal["release", "paper"] = "release"  # with w and TET of the relaxed pass, or without, as printed
     spread: NonNegative = 5e-3  # λ of TET
     consistency: NonNegative = 1.0  # λ_SGC, between the hard and the relaxed forward pass
     rates: NonNegative = 1e-4  # λ_L1 on the mean firing rate
-    passes: Literal[1, 2] = 2  # 1 leaves the relaxed forward pass out
+    passes: Literal[1, 2] = 2  # 1 leaves the relaxed forward pass out; so does form=paper where consistency is 0
+
+    @property
+    def num_passes(self) -> Literal[1, 2]:
+        """The forward passes of a step: as printed, the relaxed one serves the consistency term alone."""
+        return 1 if self.form == "paper" and not self.consistency else self.passes
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class RunSettings:
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0  # of weights, order of clips, augmentation and drop-path
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto is CUDA where there is one
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of products; auto is bfloat16 on CUDA, else float32
-    protocol: Literal["validation", "paper"] = "validation"  # select the network on validation, or on test clips
+    protocol: Literal["validation", "paper"] = "validation"  # paper: no clips held out, the best test epoch selected
     validate_every: Positive = 1  # epochs between validations; the last epoch always has one
     recalibrate_batches: Positive = 50  # clean training batches that batch norms are re-estimated on before evaluation
     ema_decay: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # of averaged weights, evaluated and saved instead; 0 for none

@@ -225,7 +225,7 @@ def _read_grid(grid: Any) -> Any:
 
 def _check_rules(recipe: Recipe) -> None:
     """Checks beyond the types and bounds of single fields."""
-    data, optimizer, schedule = recipe.data, recipe.optimizer, recipe.schedule
+    data, optimizer, loss, schedule = recipe.data, recipe.optimizer, recipe.loss, recipe.schedule
     known = list(datasets())
     if not NAME.fullmatch(recipe.name):
         _refuse("name", "1 to 100 letters, digits and . _ + -, the first a letter, digit or _", recipe.name)
@@ -246,6 +246,8 @@ def _check_rules(recipe: Recipe) -> None:
         _refuse("optimizer.learning_rate", expected, optimizer.learning_rate)
     if not schedule.warmup_steps and schedule.warmup_epochs > schedule.epochs:
         _refuse("schedule.warmup_epochs", f"at most schedule.epochs ({schedule.epochs})", schedule.warmup_epochs)
+    if loss.form == "paper" and loss.consistency and loss.passes == 1:
+        _refuse("loss.passes", "2, since loss.form=paper compares both passes (loss.consistency)", 1)
     if data.first and schedule.first_epochs >= schedule.epochs:
         _refuse("schedule.first_epochs", f"fewer than schedule.epochs ({schedule.epochs})", schedule.first_epochs)
     _check_model(recipe)

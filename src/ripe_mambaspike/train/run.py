@@ -11,7 +11,16 @@ from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipes import check_recipe, load_recipe
-from ripe_mambaspike.train.run_folder import CHECKPOINTS, RECIPE_FILE, check_same, lock_folder, with_grid_of, with_store
+from ripe_mambaspike.train.run_folder import (
+    CHECKPOINTS,
+    RECIPE_FILE,
+    check_same,
+    lock_folder,
+    with_grid_of,
+    with_protocol,
+    with_protocol_of,
+    with_store,
+)
 from ripe_mambaspike.train.threads import run_threads
 from ripe_mambaspike.train.training_run import TrainingRun
 
@@ -45,7 +54,7 @@ def train(
             raise DataError.expected("folder", "an empty one", "one with a run", path=folder, hint=hint)
         if (folder / RECIPE_FILE).exists():
             saved = load_recipe(folder / RECIPE_FILE)
-            recipe = with_grid_of(recipe, saved)
+            recipe = with_protocol_of(with_grid_of(recipe, saved), saved)
             check_same(recipe, saved, folder)
             if (result := read_result(folder)) is not None:
                 callback.on_message(f"{folder}: the run has already finished; this is its result")
@@ -54,6 +63,8 @@ def train(
             if store is None and (found := last_checkpoint(folder / CHECKPOINTS)) is not None:
                 store = found.document.store
             recipe = with_store(recipe, store)
+        else:
+            recipe = with_protocol(recipe)
         processes.wait()  # all have checked the folder before one writes there
         run = TrainingRun(recipe, folder, callback, stop_requested, processes=processes)
         if recipe.data.grid is None:

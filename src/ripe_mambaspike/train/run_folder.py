@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ripe_mambaspike.data.training_data import with_nothing_held_out
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.files import locked, make_folder, remove_leftovers, write_file
 from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult
@@ -57,9 +58,23 @@ def with_grid_of(recipe: Recipe, saved: Recipe) -> Recipe:
     return recipe if recipe.data.grid is not None else replace(recipe, data=replace(recipe.data, grid=saved.data.grid))
 
 
+def with_protocol(recipe: Recipe) -> Recipe:
+    """The recipe of a new run: by the paper protocol nothing is held out, and its recipe says so."""
+    if recipe.run.protocol != "paper":
+        return recipe
+    return replace(recipe, data=with_nothing_held_out(recipe.data))
+
+
+def with_protocol_of(recipe: Recipe, saved: Recipe) -> Recipe:
+    """The recipe as the saved run takes the paper protocol: an earlier version held validation clips out by it."""
+    if not (recipe.run.protocol == saved.run.protocol == "paper" and recipe.data.validation):
+        return recipe
+    return replace(recipe, data=replace(recipe.data, validation=saved.data.validation))
+
+
 def changed_fields(given: Recipe, saved: Recipe, ignored: tuple[str, ...] = RESUMABLE_FIELDS) -> list[str]:
     """The fields in which a recipe differs from the one that a run was saved with."""
-    given = with_grid_of(given, saved)
+    given = with_protocol_of(with_grid_of(given, saved), saved)
     if None in (given.data.store, saved.data.store):  # None means the store that the run started with
         given, saved = with_store(given, None), with_store(saved, None)
     return [name for name in difference(given, saved) if name not in ignored]

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.models.accuracy import BEST_TEST_EPOCH
 from ripe_mambaspike.schema import read_json
 from ripe_mambaspike.train.jobs import RunOutcome
 from ripe_mambaspike.train.recipe import Recipe
@@ -149,6 +150,8 @@ def summary_lines(summary: SeedSummary) -> list[str]:
     lines = [f"top-1: {_spread(summary.top1)}"]
     if summary.top5 is not None:
         lines.append(f"top-5: {_spread(summary.top5)}")
+    if summary.protocol == "paper":
+        lines.append(BEST_TEST_EPOCH)
     if (other := summary.against) is None:
         return lines
     lines.append(f"against {other.folder} ({other.recipe}): top-1 {_spread(other.top1)}")

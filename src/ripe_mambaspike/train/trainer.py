@@ -95,11 +95,11 @@ class Trainer:
         """The step settings of this epoch."""
         recipe, epoch = self.recipe, self.state.epoch
         loss = recipe.loss
-        share = relaxed_weight(epoch, recipe.schedule.epochs)
+        share = relaxed_weight(epoch, recipe.schedule.epochs) if loss.form == "release" else 0.0
         # Labels are smoothed before clips are mixed, so the loss has nothing left to smooth.
         weights = LossWeights(share, loss.spread, loss.consistency, loss.rates, label_smoothing=0.0)
         alpha, clip = sharpness(recipe, epoch), recipe.optimizer.clip_grad_norm
-        passes = loss.passes if self.model.has_relaxed_pass else 1
+        passes = loss.num_passes if self.model.has_relaxed_pass else 1
         return StepSettings(alpha, weights, passes, uses_bfloat16(recipe, self.device), clip)
 
     def train_epoch(self, after_step: Callable[[], None]) -> Row:

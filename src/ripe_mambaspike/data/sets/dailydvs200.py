@@ -39,6 +39,7 @@ DOWNLOAD = DownloadInfo(
 @register_dataset(
     "dailydvs200", title="DailyDVS-200", partitions=("official",), sizes="14773+3180/4093", sensor="320×240",
     files="action_K/….aedat4 + train.txt, val.txt, test.txt", options=("partial", "lists"), download=DOWNLOAD,
+    official_validation=True,
 )  # fmt: skip
 def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
     """`lists` is the folder of the three lists; the root, or a folder in it, when none is given."""

@@ -5,6 +5,9 @@
 * As `.npy`: `ibmGestureTrain/userNN_<light>/<label>.npy`, columns x, y, p, t in ms; one file a class and trial, one of
   which does not exist: 1077 and 264 clips.
 
+The recordings give the second partition too. The script that its author published for the copy passes over a row of the
+class of the row before, so of two arm rolls the first is kept; and the file that the copy lacks is left out.
+
 Validation takes whole users out of the training part, so that no person is in two parts.
 """
 
@@ -13,11 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ripe_mambaspike.data.listing import (
+    NONE,
     TEST,
     TRAIN,
     VALIDATION,
     Clip,
     Listing,
+    Partition,
     SourceFile,
     make_partition,
 )
@@ -30,7 +35,7 @@ from ripe_mambaspike.events.gesture_classes import CLASSES
 SENSOR = (128, 128)
 LAST_TRAINING_USER = 23
 VALIDATION_USERS = (21, 22, 23)
-MISSING_FILE = "user02_lab/0"  # of the .npy copy
+MISSING_FILE = "user02_lab/0"  # of the .npy copy, TRIAL/LABEL
 RAW, ARRAYS = "1176-288", "1077-264"  # the partitions, by their numbers of training and test clips
 RAW_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)\.aedat")
 ARRAY_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)/(\d+)\.npy")
@@ -91,6 +96,17 @@ def split_of_user(user: int) -> str:
     return VALIDATION if user in VALIDATION_USERS else TRAIN
 
 
+def first_of_class(clips: Sequence[Clip]) -> list[bool]:
+    """For each clip TRIAL/ROW, whether the `.npy` copy has it: the first of its class in the trial, but for one."""
+    seen = {MISSING_FILE}
+    kept = []
+    for clip in clips:
+        file = _file_of(clip)
+        kept.append(file not in seen)
+        seen.add(file)
+    return kept
+
+
 def _from_recordings(
     root: Path, found: list[tuple[re.Match[str], str]], files: set[str], labels: Callable[[Path], list[LabelSpan]]
 ) -> Listing:
@@ -113,8 +129,17 @@ def _from_recordings(
             raise DataError.expected("labels", "rows of class, start and end", "none", path=root / beside)
         sources.append(SourceFile(path, tuple(clips)))
         users += [int(match[1])] * len(clips)
+    every = [clip for source in sources for clip in source.clips]
+    parts = [split_of_user(user) for user in users]
+    kept = first_of_class(every)
+    fewer = [split if stays else NONE for split, stays in zip(parts, kept, strict=True)]
     whole = all({clip.label for clip in source.clips} == set(range(len(CLASSES))) for source in sources)
-    return _finish(RAW, sources, users, unlisted, whole and len(sources) == len(known))
+    whole_fewer = {_file_of(clip) for clip, stays in zip(every, kept, strict=True) if stays} == _array_names()
+    partitions = [
+        _partition(RAW, every, parts, whole and len(sources) == len(known)),
+        _partition(ARRAYS, every, fewer, whole_fewer),
+    ]
+    return _finish(sources, partitions, unlisted)
 
 
 def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
@@ -129,28 +154,42 @@ def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
         name = f"user{int(match[1]):02d}_{match[2]}/{match[3]}"
         sources.append(SourceFile(path, (Clip(name, int(match[3])),)))
         users.append(int(match[1]))
-    wanted = {f"{trial}/{label}" for trial in known for label in range(len(CLASSES))} - {MISSING_FILE}
-    whole = {source.clips[0].name for source in sources} == wanted
-    return _finish(ARRAYS, sources, users, unlisted, whole, "ms")
+    clips = [clip for source in sources for clip in source.clips]
+    whole = {clip.name for clip in clips} == _array_names()
+    partition = _partition(ARRAYS, clips, [split_of_user(user) for user in users], whole)
+    return _finish(sources, [partition], unlisted, "ms")
+
+
+def _file_of(clip: Clip) -> str:
+    """The file of the `.npy` copy that holds a clip TRIAL/ROW, TRIAL/LABEL."""
+    return f"{clip.name.rpartition('/')[0]}/{clip.label}"
+
+
+def _array_names() -> set[str]:
+    """All files of the `.npy` copy, TRIAL/LABEL."""
+    return {f"{trial}/{label}" for trial in trials() for label in range(len(CLASSES))} - {MISSING_FILE}
+
+
+def _partition(name: str, clips: Sequence[Clip], parts: Sequence[str], whole: bool) -> Partition:
+    """`whole`: every trial that the set's lists name is there, with all its classes."""
+    trained, tested = _numbers(parts)
+    return make_partition(name, clips, parts, whole and f"{trained}-{tested}" == name)
+
+
+def _numbers(parts: Sequence[str]) -> tuple[int, int]:
+    """Clips of the training part, validation included, and of the test part."""
+    return parts.count(TRAIN) + parts.count(VALIDATION), parts.count(TEST)
 
 
 def _finish(
-    partition: str,
-    sources: list[SourceFile],
-    users: list[int],
-    unlisted: int,
-    whole: bool,
-    time_unit: str | None = None,
+    sources: Sequence[SourceFile], partitions: Sequence[Partition], unlisted: int, time_unit: str | None = None
 ) -> Listing:
-    """`whole`: every trial that the set's lists name is there, with all its classes."""
-    clips = [clip for source in sources for clip in source.clips]
-    parts = [split_of_user(user) for user in users]
-    trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
-    published = whole and f"{trained}-{tested}" == partition
     notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
-    if not published:
-        there = f"{trained:,} training and {tested:,} test clips are there"
-        # Notes are part of a store's key, so their wording stays.
-        notes.append(f"{there}; the {partition} cut has {partition.replace('-', ' and ')}")
-    partitions = {partition: make_partition(partition, clips, parts, published)}
-    return Listing("dvsgesture", CLASSES, tuple(sources), partitions, SENSOR, time_unit, tuple(notes))
+    for partition in partitions:
+        if not partition.published:
+            trained, tested = _numbers(partition.parts)
+            there = f"{trained:,} training and {tested:,} test clips are there"
+            # Notes are part of a store's key, so their wording stays.
+            notes.append(f"{there}; the {partition.name} cut has {partition.name.replace('-', ' and ')}")
+    named = {partition.name: partition for partition in partitions}
+    return Listing("dvsgesture", CLASSES, tuple(sources), named, SENSOR, time_unit, tuple(notes))

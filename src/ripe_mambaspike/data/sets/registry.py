@@ -38,6 +38,7 @@ class DatasetInfo:
     list_files: Lister | None = None  # None: simulated, made by `ripe sim make`
     options: tuple[str, ...] = ()  # those of `list_dataset` that it takes
     download: DownloadInfo | None = None
+    official_validation: bool = False  # whether its authors list validation clips; else they are taken from training
 
     @property
     def simulated(self) -> bool:
@@ -57,6 +58,7 @@ def register_dataset(
     files: str,
     options: tuple[str, ...] = (),
     download: DownloadInfo | None = None,
+    official_validation: bool = False,
 ) -> Callable[[Lister], Lister]:
     """Register the function that lists a dataset's files; the arguments are the fields of `DatasetInfo`."""
 
@@ -65,7 +67,9 @@ def register_dataset(
         def list_checked(root: Path, files: Sequence[str], *given: Any, **chosen: Any) -> Listing:
             return check_listing(list_files(root, files, *given, **chosen), root)
 
-        _DATASETS[name] = DatasetInfo(name, title, partitions, sizes, sensor, files, list_checked, options, download)
+        _DATASETS[name] = DatasetInfo(
+            name, title, partitions, sizes, sensor, files, list_checked, options, download, official_validation
+        )
         return list_checked
 
     return register

@@ -1,0 +1,74 @@
+"""Networks other than RIPE-MambaSpike: trained, resumed and logged by the same recipes."""
+
+import json
+
+import pytest
+import torch
+
+from raising import raises
+from ripe_mambaspike import create_model
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.nn.forward_mode import ForwardMode
+from ripe_mambaspike.train.callback import TrainingStopped
+from ripe_mambaspike.train.recipes import load_recipe, with_settings
+
+NETWORKS = {
+    "event-mlp": "model.fields={grid_size: 4, hidden_size: 8}",
+    "mamba-spike": "model.fields={channels: [4, 4, 4], embed_dim: 8, depth: 1}",
+    "mamba-spike-pooled": "model.fields={channels: [4, 4, 4], embed_dim: 8, depth: 1, pool_size: 2}",
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_trained_and_reloaded(tiny, go, read_log, watching, tmp_path, name):
+    callback = watching()
+    result = go(tiny(f"model.name={name}", NETWORKS[name]), tmp_path / "run", callback)
+    saved = from_pretrained(tmp_path / "run" / "best")
+    assert result["parameters"] == dict.fromkeys(("training", "deployed"), saved.parameter_count())
+    wanted = {"loss.passes"} if name != "event-mlp" else {"loss.passes", "loss.rates"}
+    for lines in (result["left_out"], callback.lines):
+        assert wanted <= {line.partition(":")[0] for line in lines}
+    rows = read_log(tmp_path / "run")
+    assert all(row["relaxed"] == row["consistency"] == row["tdm_1"] == "" for row in rows)
+    assert [bool(row["rate_3"]) for row in rows] == [name != "event-mlp"] * 2
+    fresh = create_model(name, seed=0, **{**saved.config.to_dict()}).state_dict()
+    learned = [key for key, value in saved.named_parameters() if not torch.equal(value, fresh[key])]
+    assert len(learned) == len(list(saved.parameters()))
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["left_out"] == result["left_out"]
+
+
+@pytest.mark.parametrize("name", ["event-mlp", "mamba-spike-pooled"])
+def test_a_stopped_run_ends_with_the_same_bits(tiny, go, watching, outcome, tmp_path, name):
+    recipe = tiny(f"model.name={name}", NETWORKS[name])
+    go(recipe, tmp_path / "whole")
+
+    def stop(trainer):
+        if trainer.state.global_step == 4:
+            raise TrainingStopped
+
+    with pytest.raises(TrainingStopped):
+        go(recipe, tmp_path / "stopped", watching(on_step=stop))
+    go(recipe, tmp_path / "stopped", resume=True)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+
+
+def test_all_of_ours_is_used(finished):
+    assert json.loads((finished / "result.json").read_text())["left_out"] == []
+
+
+def test_a_relaxed_pass_is_not_made_up():
+    model = create_model("event-mlp", num_classes=3, in_size=16, time_steps=2)
+    x = torch.zeros(1, 2, 2, 16, 16)
+    for modes in ([ForwardMode(relaxed=True)], [ForwardMode(), ForwardMode(relaxed=True)]):
+        with raises(ConfigError, "passes"):
+            model.run_passes(x, modes)
+
+
+def test_fields_of_another_architecture_are_left_out():
+    ours = load_recipe("quickstart")
+    assert ours.model.fields
+    assert with_settings(ours, ["model.name=event-mlp"]).model.fields == {}
+    other = with_settings(ours, ["model.name=event-mlp", "model.fields.hidden_size=8"])
+    assert other.model.fields == {"hidden_size": 8}
+    assert with_settings(ours, ["model.name=nmnist"]).model.fields == ours.model.fields
