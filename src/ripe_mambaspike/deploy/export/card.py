@@ -25,8 +25,8 @@ from ripe_mambaspike.events.view.words import MAX_TITLE_CHARS, clean
 from ripe_mambaspike.files import write_file
 from ripe_mambaspike.inference.checkpoint_data import run_data_settings
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
-from ripe_mambaspike.models.labels import Labels, read_labels
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.labels import Labels, read_labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CARD_FILE = "README.md"

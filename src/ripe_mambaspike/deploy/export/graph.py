@@ -9,8 +9,8 @@ T steps in a row and then the tail give the clip's logits. A causal network has 
 operators use exportable implementations while torch.export traces them; states have the network's own names.
 Batch, height and width may be symbolic, T is fixed.
 
-A network that is not RIPE-MambaSpike has the clip graph alone, traced from the network as it is. Its logits may be those
-of the whole clip, [B, 1, num_classes], and only its batch may be symbolic.
+A network that is not RIPE-MambaSpike has the clip graph alone, traced from the network as it is. Its logits may be
+those of the whole clip, [B, 1, num_classes], and only its batch may be symbolic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,14 +50,15 @@ class Graph:
 
 def graph_kinds(config: ModelConfig, graphs: Sequence[str] = ()) -> tuple[str, ...]:
     """The kinds of graphs to export: those given, or all that the network has."""
+    kinds: Sequence[str] = GRAPH_KINDS
     if not isinstance(config, RipeConfig):
         kinds = GRAPH_KINDS[:1]
-    else:
-        kinds = GRAPH_KINDS[:2] if config.causal else GRAPH_KINDS
+    elif config.causal:
+        kinds = GRAPH_KINDS[:2]
     if other := [kind for kind in graphs if kind not in kinds]:
         expected = f"some of {', '.join(kinds)}" if len(kinds) > 1 else f"{kinds[0]} alone for {config.architecture}"
         raise ConfigError.expected("graphs", expected, other[0])
-    return tuple(graphs) or kinds
+    return tuple(graphs or kinds)
 
 
 def make_graph(

@@ -107,7 +107,9 @@ class ExportFormat:
             return
         if not self.any_network:
             able = ", ".join(name for name in export_formats() if EXPORTS[name].any_network)
-            raise ConfigError.expected("to", f"one of {able} for '{model.name}', which is no RIPE-MambaSpike", self.name)
+            raise ConfigError.expected(
+                "to", f"one of {able} for '{model.name}', which is no RIPE-MambaSpike", self.name
+            )
         if options.weights != "fp32":
             expected = f"fp32 for '{model.name}', since only a RIPE-MambaSpike is quantized"
             raise ConfigError.expected("weights", expected, options.weights)

@@ -61,7 +61,7 @@ def write_export(
     finish: Callable[[Path], None] = lambda folder: None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Path:
-    """Write the network, deployed if it can be, into `out`; `finish` may inspect the folder, and raise, before it is moved."""
+    """Write the network as it is into `out`; `finish` may inspect the folder, and raise, before it is moved."""
     check_output_folder(out)
     if labels is not None and len(labels.classes) != model.config.num_classes:
         raise ConfigError.expected("labels", f"{model.config.num_classes} classes", len(labels.classes))

@@ -52,5 +52,7 @@ def load_fused(checkpoint: str | Path) -> Model:
 def _with_branches(model: Model) -> RipeMambaSpike:
     """The network, if there is something in it to fuse or to have been fused."""
     if not isinstance(model, RipeMambaSpike):
-        raise ConfigError.expected("model", "a network with branches to fuse", f"'{model.name}', which has nothing to fuse")
+        raise ConfigError.expected(
+            "model", "a network with branches to fuse", f"'{model.name}', which has nothing to fuse"
+        )
     return model

@@ -62,7 +62,7 @@ def leaky_fire(
     )
     _check(i)
     if torch.compiler.is_exporting():  # the order in memory, which is no matter to the values, would become a guard
-        return LEAKY_FIRE.reference(i)  # type: ignore[no-any-return]
+        return LEAKY_FIRE.reference(i)
     compute = LEAKY_FIRE.reference if backend(x) is None else LEAKY_FIRE
     order = memory_order(x)
     before = order.index(TIME)
