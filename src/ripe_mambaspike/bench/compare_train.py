@@ -110,4 +110,6 @@ def _replay_step(model: Model, batch: StepBatch) -> LossTerms:
     replay = captured_step(*fresh_copy(model, batch.recipe), batch)
     assert replay is not None
     torch.manual_seed(SEED)
-    return replay()
+    terms = [None if term is None else term.clone() for term in replay()]
+    torch.cuda.synchronize(batch.x.device)  # before the graph is freed
+    return LossTerms(*terms)  # type: ignore[arg-type]

@@ -66,6 +66,8 @@ def export(
 ) -> ExportResult:
     """Export a network, or the network of a run or folder, to another runtime, with a model card.
 
+    A RIPE-MambaSpike is fused first; any other network is exported as it is, to safetensors or onnx.
+
     to: safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (`register_export`)
     out: folder to write; `export/TO-WEIGHTS` in the run's folder, or in NETWORK-export, when not given
     weights: int8 weights are calibrated on training recordings (`calibration`, or those of the set it was trained on)
