@@ -44,3 +44,12 @@ def poisoned_empty(monkeypatch):
 
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
         monkeypatch.setattr(owner, name, nan_where_not_finite(getattr(owner, name)))
+
+
+@pytest.fixture
+def toy():
+    """The small spiking network of `tests.toy_network`, registered until the test ends."""
+    from tests.toy_network import registered_toy
+
+    with registered_toy():
+        yield

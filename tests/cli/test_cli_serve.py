@@ -11,8 +11,6 @@ import urllib.request
 import numpy as np
 import pytest
 
-from ripe_mambaspike import create_model
-
 pytest.importorskip("starlette", reason="starlette is not installed (the extra serve)")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (the extra serve)")
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
@@ -40,11 +38,6 @@ def test_what_cannot_be_served_is_refused(refused, saved, words, named):
 
 def test_a_missing_checkpoint_is_refused(refused, tmp_path):
     refused(["serve", tmp_path / "none"], "none")
-
-
-def test_a_network_that_cannot_stream_is_refused(refused, tmp_path):
-    model = create_model("mamba-spike", seed=0, time_steps=4, in_size=18)
-    refused(["serve", model.save_pretrained(tmp_path / "net")], "mamba-spike")
 
 
 def test_a_port_that_is_taken_is_refused(refused, saved):

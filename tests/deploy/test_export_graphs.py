@@ -187,7 +187,7 @@ def test_networks_and_sizes_that_are_refused(loud):
         make_graph("clip", training, 18, 18)
     with raises(ConfigError, "form", mentions="got dual-kernel of 'nmnist'"):
         make_graph("step", dual_kernel(training, quiet=True), 18, 18)
-    with raises(ConfigError, "model", mentions="'mamba-spike-nmnist'"):
+    with raises(ConfigError, "graphs", mentions=("mamba-spike", "tail")):
         make_graph("tail", create_model("mamba-spike-nmnist"), 18, 18)
     fused = fuse(training, quiet=True)
     with raises(ConfigError, "in_size", mentions=("8×8", "7×18")):

@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.toy_network import SMALL as OTHERS
+from tests.toy_network import make_small
 
 from raising import raises
 from ripe_mambaspike import create_model
@@ -383,3 +385,20 @@ def test_nothing_grows_over_thousands_of_hops():
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 25_000
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("name", OTHERS)
+def test_networks_without_steps_read_whole_windows(stream, name):
+    one = Classifier(make_small(name, num_classes=3, time_steps=4, in_size=16), NAMES, 4, (16, 16), "time", False)
+    assert isinstance(make_batch(one.model, 2, (16, 16), 4), ClipBatch)
+    streamer = Streamer(one, SENSOR, window_us=400, hop_us=150, attention=True)
+    predictions = in_packets(streamer, stream, [1, 700, 3, 1500], int(stream["t"][-1]) + 400)
+    assert len(predictions) > 10
+    assert all(prediction.final and prediction.attention is None for prediction in predictions)
+    assert [prediction.probabilities for prediction in predictions] == [
+        whole(one, stream, prediction) for prediction in predictions
+    ]
+    assert all(len(prediction.rates) == one.model.num_spiking_layers() for prediction in predictions)
+    with raises(InputError, "early", mentions=name):
+        Streamer(one, SENSOR, window_us=400, early=True)

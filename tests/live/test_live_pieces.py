@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.toy_network import TOY, make_small
 
 from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.events.view.frames import LEVELS
+from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.streamer import StreamPrediction
 from ripe_mambaspike.live.access import check_host, host_allowed, known_names, origin_allowed
 from ripe_mambaspike.live.clock import END_PAUSE_SECONDS, PlaybackClock
@@ -28,6 +30,7 @@ from ripe_mambaspike.live.messages import (
     predictions_message,
     read_command,
 )
+from ripe_mambaspike.live.network import make_served_network
 
 LOOPBACK = known_names("127.0.0.1", "box")
 
@@ -231,3 +234,18 @@ def test_recordings_are_listed_by_name(folder):
         list_recordings(folder / "none", 2)
     with raises(InputError, field="recordings", path=folder / "notes.md"):
         list_recordings(folder / "notes.md", 2)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_network_without_steps_is_served_by_whole_windows():
+    model = make_small(TOY, time_steps=4, in_size=16)
+    network = make_served_network(Classifier(model, tuple("abcd"), 4, (16, 16), "time", False), window_ms=400)
+    network.warm_up()
+    streamer, bin_us = network.for_recording((16, 16), 1_000_000)
+    times = np.arange(0, 1_000_000, 1000)
+    predictions = streamer.push(make_events(times % 16, times // 1000 % 16, times, times // 1000 % 2))
+    assert (bin_us, network.hop_us) == (100_000, 200_000)
+    assert [one.stop_us for one in predictions] == [400_000, 600_000, 800_000]
+    assert all(one.final for one in predictions)
+    sent = [json.loads(prediction_message(one, 0).json_with_attention) for one in predictions]
+    assert all(len(one["rates"]) == 2 and "attention" not in one for one in sent)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from raising import raises
-from ripe_mambaspike.bench.train import RECIPES
+from ripe_mambaspike.bench.step import RECIPES
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.train.callback import TrainingStopped

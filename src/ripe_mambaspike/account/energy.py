@@ -31,9 +31,10 @@ class ConvActivity:
 
     layer: str
     binary: bool  # whether its operand is spikes
-    rate: float  # mean of the operand: spikes per position and step, or events for the first layer
+    rate: float  # mean of the operand: spikes or events per position and step, or of other values
     macs: int  # executed densely
     accumulates: float | None  # executed by additions; None where the operand is not binary
+    reads_events: bool = False  # whether its operand is the network's input, which is event counts
 
     @property
     def dense_picojoules(self) -> float:
@@ -160,7 +161,7 @@ class _ConvCounter:
         """The counts, where a spike of step t is read at t, …, t + reads − 1, as far as there are steps."""
         steps = len(self.reached)
         accumulates = sum(sum(self.reached[: steps - late]) for late in range(reads)) if binary else None
-        return ConvActivity(self.layer, binary, self.total / self.count, self.macs, accumulates)
+        return ConvActivity(self.layer, binary, self.total / self.count, self.macs, accumulates, not binary)
 
 
 def _micro(picojoules: float) -> float:

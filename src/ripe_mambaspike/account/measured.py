@@ -89,7 +89,8 @@ def account_recordings(model: Model, activities: Iterable[Activity], measured_on
     for conv, macs in backbone_macs(config).items():
         rate = _spread([one.operand(conv) for one in seen])
         made = None if conv == ENTRY else _spread([one.additions[conv] for one in seen])
-        layers.append(ConvActivity(conv, made is not None, rate["mean"], macs, None if made is None else made["mean"]))
+        additions = None if made is None else made["mean"]
+        layers.append(ConvActivity(conv, made is not None, rate["mean"], macs, additions, conv == ENTRY))
         spreads.append({"rate_range": rate, "accumulates_range": made})
     energy = energy_of(layers, config, measured_on, "backbone")
     for layer, spread in zip(energy["layers"], spreads, strict=True):

@@ -6,6 +6,7 @@ the other; the cheaper way is counted. All other layers stay multiply-adds.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ def watch_activity(model: Model, x: Tensor) -> list[ConvActivity]:
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            layers.append(_activity(name, module, inputs, samples))
+            found = _activity(name, module, inputs, samples)
+            layers.append(replace(found, reads_events=_is_input(inputs[0], x)))
 
         return count
 
@@ -80,6 +82,13 @@ def _product(name: str, a: Tensor, b: Tensor, samples: int) -> ConvActivity:
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]).numel()
     accumulates = min(ways) / samples if ways else None
     return ConvActivity(name, bool(ways), _mean(operand), lead * rows * a.shape[-1] * columns // samples, accumulates)
+
+
+def _is_input(operand: Tensor, x: Tensor) -> bool:
+    """Whether the operand is the events x, in any order of dimensions: part of the same memory, or a copy of it all."""
+    if operand.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+        return True
+    return operand.numel() == x.numel() and torch.equal(operand.flatten().sort()[0], x.flatten().sort()[0])
 
 
 def _is_binary(x: Tensor) -> bool:

@@ -14,7 +14,7 @@ from ripe_mambaspike.bench.network import Network, autocast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.train.objective import tet
+from ripe_mambaspike.train.objective import LossTerms, tet
 from ripe_mambaspike.train.step import StepSettings
 
 RELAXED = ForwardMode(relaxed=True, track_statistics=False)
@@ -23,6 +23,7 @@ RATES = 1e-3  # absolute
 FLIPS = 5e-4  # of all positions and steps; a single flip in a clip of 128² was measured to grow to 1.2e-4
 LOSS = {"float32": 1e-3, "bfloat16": 2e-2}
 GRADIENTS = 1e-2  # of the largest gradient, in float32
+NORMS = {"float32": 1e-2, "bfloat16": 5e-2}  # of the whole gradient
 
 
 class Check(NamedTuple):
@@ -113,6 +114,24 @@ def share_of_flips(given: dict[str, Tensor], expected: dict[str, Tensor]) -> flo
         return float("nan")
     flipped = sum(int((given[name] != one).sum()) for name, one in expected.items())
     return flipped / sum(one.numel() for one in expected.values())
+
+
+@torch.inference_mode()
+def compare_captured(graph: Network, plain: Network, x: Tensor, precision: str) -> Agreement:
+    """Compare a captured network of any kind with the same network called as it is."""
+    return Agreement((Check("captured logits differ by", relative(graph(x), plain(x)), LOGITS[precision]),), x.shape[0])
+
+
+def compare_losses(given: LossTerms, expected: LossTerms, precision: str, samples: int) -> Agreement:
+    """Compare one training step, taken in two ways from the same weights: its loss and the size of its gradient.
+
+    Single weights are not compared: where a gradient is close to zero, AdamW turns its rounding into a whole step.
+    """
+    assert given.norm is not None
+    assert expected.norm is not None
+    loss = Check("loss differs by", relative(given.loss, expected.loss), LOSS[precision])
+    norm = Check("gradient norm differs by", relative(given.norm, expected.norm), NORMS[precision])
+    return Agreement((loss, norm), samples)
 
 
 def compare_training(

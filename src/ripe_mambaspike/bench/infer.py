@@ -7,12 +7,14 @@ from torch import Tensor
 
 from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
+from ripe_mambaspike.bench.compare_infer import compare_infer
 from ripe_mambaspike.bench.machine import Product, describe, measure_memory_rate, measure_product
 from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (
     Progress,
     baseline_network,
+    batches_of,
     captured,
     check_sizes,
     clips,
@@ -31,8 +33,10 @@ from ripe_mambaspike.nn.eval_mode import choose_device
 
 def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, Any]:
     """One row per precision and batch size, with the times and memory of every path."""
+    if options.models:
+        return compare_infer(options, progress)
     device = choose_device(options.device)
-    batches = options.batches or ([1] if device.type == "cpu" else [1, 8, 64])
+    batches = batches_of(options.batches, device)
     precisions, repeats = precisions_of(options.precision), repeats_of(options.repeats, device)
     check_sizes(batches=batches, repeats=repeats, batch_option="--batches")
     config = ripe_config(options.model, options.time_steps, options.in_size)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ripe_mambaspike.data.clip_cache import free_memory
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import InputError, MemoryNeededError
 from ripe_mambaspike.models.cuda_graphs import no_recording
 from ripe_mambaspike.models.memory import is_memory_error, readable_bytes
 
@@ -100,6 +100,11 @@ def explain_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
         left = "" if free is None else f" with {readable_bytes(free)} free"
         expected = f"{_requested(str(error))} more on {device.type} for {what}"
         raise InputError.expected("memory", expected, f"out of memory{left}", hint=SMALLER) from error
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether this error, as the benchmarks raise it, means that there is too little memory."""
+    return isinstance(error, MemoryNeededError) or getattr(error, "field", None) == "memory"
 
 
 def _requested(message: str) -> str:

@@ -1,4 +1,4 @@
-"""The benchmarked networks: the deployed form of a registered one, and the baseline."""
+"""The benchmarked networks: the deployed form of a registered one, the baseline, and any others beside each other."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.machine import PRECISIONS
+from ripe_mambaspike.bench.options import BenchOptions
 from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
+from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
-from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.nn.calibrate import has_running_statistics, recalibrate
 from ripe_mambaspike.ops.backend import kernels
 
 SEED = 0
@@ -38,6 +39,10 @@ def precisions_of(choice: str) -> tuple[str, ...]:
 
 def repeats_of(choice: int | None, device: torch.device) -> int:
     return REPEATS[device.type] if choice is None else choice
+
+
+def batches_of(choice: Sequence[int], device: torch.device) -> Sequence[int]:
+    return choice or ([1] if device.type == "cpu" else [1, 8, 64])
 
 
 def check_sizes(
@@ -63,16 +68,23 @@ def check_sizes(
 
 def ripe_config(name: str, time_steps: int | None, in_size: int | None) -> RipeConfig:
     """The config of a registered RIPE-MambaSpike, at its own size unless another is given."""
-    config = model_config(name)
-    if not isinstance(config, RipeConfig):
+    if not isinstance(model_config(name), RipeConfig):
         raise ConfigError.expected("--model", "a RIPE-MambaSpike such as dvsgesture", name)
+    config = resized_config(name, time_steps, in_size)
+    assert isinstance(config, RipeConfig)
+    return config
+
+
+def resized_config(name: str, time_steps: int | None, in_size: int | None) -> ModelConfig:
+    """The config of any registered network, at its own size unless another is given."""
+    config = model_config(name)
     check_sizes(in_sizes=() if in_size is None else (in_size,), time_steps=() if time_steps is None else (time_steps,))
     return config.replace(time_steps=time_steps or config.time_steps, in_size=in_size or config.in_size)
 
 
 def training_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
     """Fresh weights of seed 0, in the training form."""
-    model = create_model(name, seed=SEED, time_steps=config.time_steps, in_size=config.in_size)
+    model = create_model(name, seed=SEED, **sizes_of(config))
     assert isinstance(model, RipeMambaSpike)
     return model.to(device)
 
@@ -90,11 +102,41 @@ def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Mod
     """Mamba-Spike for the same clips and classes."""
     if not isinstance(model_config(name), MambaSpikeConfig):
         raise ConfigError.expected("--baseline", "a Mamba-Spike such as mamba-spike", name)
-    sizes = {field: getattr(config, field) for field in ("num_classes", "time_steps", "in_size")}
-    return create_model(name, seed=SEED, **sizes).to(device).eval()
+    return create_model(name, seed=SEED, **sizes_of(config)).to(device).eval()
 
 
-def clips(config: RipeConfig, batch: int, device: torch.device) -> Tensor:
+def sizes_of(config: ModelConfig) -> dict[str, Any]:
+    """The fields that networks have in common when they are compared."""
+    return {field: getattr(config, field) for field in ("num_classes", "time_steps", "in_size")}
+
+
+def compared_configs(names: Sequence[str], like: ModelConfig) -> dict[str, ModelConfig]:
+    """The config of each of these networks at the sizes of another; an error if one cannot have them."""
+    configs = {name: model_config(name, **sizes_of(like)) for name in names}
+    for config in configs.values():
+        config.check_size()
+    return configs
+
+
+def refuse_with_models(options: BenchOptions, *fields: str) -> None:
+    """Raise for options that have no meaning with --models."""
+    usual = type(options)()
+    for field in fields:
+        if (given := getattr(options, field)) != getattr(usual, field):
+            raise ConfigError.expected(f"--{field.replace('_', '-')}", "none with --models", given)
+
+
+def compared_network(name: str, config: ModelConfig, device: torch.device) -> Model:
+    """A network as it would be used: deployed if it can be; with statistics measured on a synthetic clip."""
+    if isinstance(config, RipeConfig):
+        return deployed_network(name, config, device)
+    model = create_model(name, seed=SEED, **sizes_of(config)).to(device).eval()
+    if has_running_statistics(model):
+        recalibrate(model, [synthetic_clip(config.time_steps, *config.in_size, samples=2, seed=1)])
+    return model
+
+
+def clips(config: ModelConfig, batch: int, device: torch.device) -> Tensor:
     """Synthetic events [B, T, 2, H, W]; a few different clips, repeated."""
     few = synthetic_clip(config.time_steps, *config.in_size, samples=min(batch, 8))
     return few.repeat(-(-batch // few.shape[0]), 1, 1, 1, 1)[:batch].contiguous().to(device)

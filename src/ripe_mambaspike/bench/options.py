@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from ripe_mambaspike.command_options import Count, Counts, Number, option
 
 ModelName = Annotated[str, option("MODEL")]
+ModelNames = Annotated[list[str], option("MODEL")]
 Precision = Literal["float32", "bfloat16"]
 OptionalPrecision = Annotated[Precision | None, option("{float32,bfloat16}")]
 BothPrecisions = Literal["float32", "bfloat16", "both"]
@@ -27,18 +28,23 @@ class BenchOptions:
 
 @dataclass
 class InferOptions(BenchOptions):
-    """Time the deployed network: our kernels, the plain-PyTorch reference path, and Mamba-Spike."""
+    """Time the deployed network: our kernels, the plain-PyTorch reference path, and Mamba-Spike.
+
+    With --models, any networks beside each other, on clips of one size.
+    """
 
     model: ModelName = "dvsgesture"
     """A registered RIPE-MambaSpike (see ripe models)."""
+    models: ModelNames = field(default_factory=list)
+    """Time these networks instead (see ripe models), called as they are and captured."""
     batches: Counts = field(default_factory=list)
     """Batch sizes. Default: 1 on the CPU and 1 8 64 on CUDA."""
     precision: BothPrecisions = "both"
     """Precision of the products."""
     time_steps: Count = None
-    """Time steps of a clip. Default: the network's own."""
+    """Time steps of a clip. Default: the network's own, with --models the first one's."""
     in_size: Count = None
-    """Side of the square input. Default: the network's own."""
+    """Side of the square input. Default: the network's own, with --models the first one's."""
     baseline: ModelName = "mamba-spike"
     """The Mamba-Spike to compare with; none to leave it out."""
     reference: WithReference = True
@@ -46,8 +52,13 @@ class InferOptions(BenchOptions):
 
 @dataclass
 class TrainOptions(BenchOptions):
-    """Time one training step: our kernels and the plain-PyTorch reference path."""
+    """Time one training step: our kernels and the plain-PyTorch reference path.
 
+    With --models, a step of any networks beside each other, on clips of one size.
+    """
+
+    models: ModelNames = field(default_factory=list)
+    """Time a step of these networks instead (see ripe models), called as it is and, on CUDA, captured."""
     recipe: Annotated[
         Literal["dvsgesture", "nmnist", "dailydvs200"] | None, option("{dvsgesture,nmnist,dailydvs200}")
     ] = None
@@ -55,13 +66,14 @@ class TrainOptions(BenchOptions):
     batch: Count = None
     """Clips of a batch. Default: the recipe's."""
     passes: Annotated[Literal[1, 2] | None, option("{1,2}")] = None
-    """The hard pass alone (1), or the relaxed pass too (2). Default: the recipe's."""
+    """The hard pass alone (1), or the relaxed pass too (2). Default: the recipe's, or 1 for a network without a
+    relaxed pass."""
     precision: OptionalPrecision = None
     """Precision of the products. Default: float32 on the CPU and bfloat16 on CUDA."""
     time_steps: Count = None
-    """Time steps of a clip. Default: the network's own."""
+    """Time steps of a clip. Default: those of the recipe's network."""
     in_size: Count = None
-    """Side of the square input. Default: the network's own."""
+    """Side of the square input. Default: that of the recipe's network."""
     reference: WithReference = True
 
 

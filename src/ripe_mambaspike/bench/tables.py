@@ -22,6 +22,8 @@ class Table(NamedTuple):
 
 def tables_of(document: Row) -> list[Table]:
     """The tables of one benchmark's document."""
+    if "models" in document:
+        return {"infer": _compared_infer, "train": _compared_train}[document["bench"]](document)
     return {"infer": _infer, "train": _train, "ops": _operators, "scan": _scan}[document["bench"]](document)
 
 
@@ -90,6 +92,71 @@ def _train(document: Row) -> list[Table]:
     cells: list[list[Cell]] = [[name, *(cell.get(key) for key in TIMES)] for name, cell in paths_of(document).items()]
     title += f"T {document['time_steps']}, {height}×{width}, {document['precision']}"
     return [Table(title, ("path", *TIME_COLUMNS), cells, 1, [_verdict(document)])]
+
+
+PATHS_NOTE = "plain: the network called as it is; captured: prepared for one input shape, on a GPU as one CUDA graph"
+
+
+def _compared_infer(document: Row) -> list[Table]:
+    height, width = document["in_size"]
+    columns = ("network", "path", "batch", *TIME_COLUMNS, "× its FLOPs")
+    made = []
+    for precision in dict.fromkeys(row["precision"] for row in document["rows"]):
+        rows = [row for row in document["rows"] if row["precision"] == precision]
+        cells: list[list[Cell]] = [
+            [row["model"], path, row["batch"], *(cell.get(key) for key in TIMES), cell.get("times_its_flops")]
+            for row in rows
+            for path, cell in paths_of(row).items()
+        ]
+        title = f"Networks, T {document['time_steps']}, {height}×{width}, {precision}"
+        made.append(Table(title, columns, cells, 2, _compared_notes(rows)))
+    fused = sorted({row["model"] for row in document["rows"] if row["form"] == "deployed"})
+    made[-1].notes.extend(
+        [
+            PATHS_NOTE + (f"; {', '.join(fused)}: deployed" if fused else ""),
+            "activations: memory beyond weights and input",
+            "× its FLOPs: the time over that of its products alone at the measured matrix rate",
+        ]
+    )
+    return made
+
+
+def _compared_train(document: Row) -> list[Table]:
+    height, width = document["in_size"]
+    title = f"One training step by the recipe {document['recipe']}, batch {document['batch']}, "
+    title += f"T {document['time_steps']}, {height}×{width}, {document['precision']}"
+    rows = document["rows"]
+    cells: list[list[Cell]] = [
+        [row["model"], "hard" if row["passes"] == 1 else "hard and relaxed", path, *(cell.get(key) for key in TIMES)]
+        for row in rows
+        for path, cell in paths_of(row).items()
+    ]
+    notes = [f"{row['model']}: {row['note']}" for row in rows if "note" in row]
+    return [
+        Table(
+            title, ("network", "passes", "path", *TIME_COLUMNS), cells, 3, [*_compared_notes(rows), *notes, PATHS_NOTE]
+        )
+    ]
+
+
+def _compared_notes(rows: list[Row]) -> list[str]:
+    """One line for all rows that agree, and one for each that does not or was not measured."""
+    notes = []
+    checked = [row for row in rows if "agreement" in row]
+    right = [row for row in checked if row["agreement"]["agrees"]]
+    if right:
+        worst: dict[str, float] = {}
+        for row in right:
+            for what, check in row["agreement"]["checks"].items():
+                worst[what] = max(worst.get(what, 0.0), check["found"])
+        notes.append(
+            f"{len(right)} of {len(rows)} agree: " + ", ".join(f"{w} at most {v:.1e}" for w, v in worst.items())
+        )
+    for row in rows:
+        where = f"{row['model']}" + (f", batch {row['batch']}" if "batch" in row else "")
+        if row not in right:
+            notes.append(f"{where}: {row['summary'] if row in checked else row['plain']['error']}")
+    return notes
 
 
 def _operators(document: Row) -> list[Table]:

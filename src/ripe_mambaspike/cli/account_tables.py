@@ -55,7 +55,7 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
     rows = [
         (
             layer["layer"],
-            "spikes" if layer["binary"] else "event counts",
+            "spikes" if layer["binary"] else "event counts" if layer["reads_events"] else "real values",
             _with_range(layer["rate"], layer.get("rate_range")),
             format_number(layer["macs"] / 1e6),
             "–" if layer["accumulates"] is None else format_number(layer["accumulates"] / 1e6),

@@ -29,7 +29,7 @@ class EvalCommand:
     store: Annotated[str | None, option("KEY|current")] = None
     """The preparation of the dataset (see ripe data list). Default: the one it was trained on."""
     fused: Flag = False
-    """Fuse the network first."""
+    """Fuse the network first; refused for a network that has nothing to fuse."""
     shuffle: Flag = False
     """Put every clip's time steps into a random order, to see how much of the accuracy depends on their order."""
     device: DeviceName = "auto"

@@ -40,7 +40,7 @@ class StreamCommand(NetworkOptions):
     hop: Milliseconds = None
     """Time between two predictions. Default: one bin of the window."""
     early: Flag = False
-    """Also predict for windows that are not full, whenever one of their bins closes."""
+    """Also predict for windows that are not full, whenever one of their bins closes (RIPE-MambaSpike alone)."""
     pace: Literal["real", "fast"] = "real"
     """Replay a recording at its own pace, or as fast as possible; for standard input, whether its writer can wait."""
     time_steps: Count = None

@@ -23,7 +23,7 @@ from ripe_mambaspike.inference.classifier import Classifier, check_grid
 from ripe_mambaspike.inference.stream.causal import CausalStream
 from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowResult
 from ripe_mambaspike.inference.stream.windows import SlidingWindows
-from ripe_mambaspike.models.base import clip_logits, require_unmodified
+from ripe_mambaspike.models.base import Model, clip_logits, require_unmodified
 from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
@@ -43,7 +43,7 @@ class StreamPrediction:
     probabilities: tuple[float, ...]  # softmax of the mean of the logits over the steps seen
     label: str
     probability: float
-    rates: tuple[float, ...]  # mean firing rate of each stage's output
+    rates: tuple[float, ...]  # mean firing rate of each stage's output, or of each layer of another network
     attention: Tensor | None  # where the last stage attends at the last step, `attention_contrast` [h, w]
     seconds: float  # from when the bin closed to the prediction
 
@@ -58,7 +58,8 @@ class Streamer:
 
     `sensor_size` is the source's. It must be that of the training recordings, where that is known, unless the
     classifier was loaded for another. The network's crop is applied here. With `early` every open window gets a
-    prediction whenever one of its bins closes: more predictions, more work.
+    prediction whenever one of its bins closes: more predictions, more work. A network that is not RIPE-MambaSpike has
+    no steps: it computes a window when its last bin closes, and has no early predictions.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class Streamer:
         window_us = _as_int("window_us", window_us)
         hop_us = default_hop(classifier, window_us) if hop_us is None else _as_int("hop_us", hop_us)
         sensor_size = _as_size(sensor_size)
-        check_stream(classifier, sensor_size, window_us, hop_us)
+        check_stream(classifier, sensor_size, window_us, hop_us, early)
         self.classifier = classifier
         self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
         self._attention = attention
-        assert isinstance(classifier.model, RipeMambaSpike)
-        kind = CausalStream if classifier.model.config.causal else SlidingWindows
+        causal = isinstance(classifier.model, RipeMambaSpike) and classifier.model.config.causal
+        kind = CausalStream if causal else SlidingWindows
         self._processor: StreamProcessor = kind(classifier, window_us, hop_us, early)
         crop = classifier.crop
         self._binner = IncrementalBinner(sensor_size if crop is None else crop[2:], self._processor, classifier.grid)
@@ -143,7 +144,7 @@ class Streamer:
             self.classifier.class_names[best],
             probabilities[best],
             result.rates,
-            attention_contrast(result.attention) if self._attention else None,
+            attention_contrast(result.attention) if self._attention and result.attention is not None else None,
             result.seconds,
         )
 
@@ -172,13 +173,21 @@ def default_hop(classifier: Classifier, window_us: int) -> int:
     return max(1, -(-window_us // classifier.time_steps))
 
 
-def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us: int, hop_us: int) -> None:
+def runs_by_steps(model: object) -> bool:
+    """Whether a window has a prediction whenever one of its bins closes, without computing all of it again."""
+    return isinstance(model, RipeMambaSpike)
+
+
+def check_stream(
+    classifier: Classifier, sensor_size: tuple[int, int], window_us: int, hop_us: int, early: bool = False
+) -> None:
     """Raise unless this network can stream windows of this length from this sensor."""
     model, steps = classifier.model, classifier.time_steps
-    if not isinstance(model, RipeMambaSpike):
+    if not isinstance(model, Model):
         name = getattr(model, "name", type(model).__name__)
-        got = f"'{name}'" if isinstance(model, torch.nn.Module) else f"an export of '{name}'"
-        raise InputError.expected("model", "a RIPE-MambaSpike network, which can run by steps", got)
+        raise InputError.expected("model", "a saved network, which streams", f"the export of '{name}'")
+    if early and not runs_by_steps(model):
+        raise InputError.expected("early", f"false for '{model.name}', which reads whole windows", True)
     require_unmodified(model, "stream")
     if classifier.bin_by != "time":
         raise InputError.expected(

@@ -6,7 +6,13 @@ from typing import Any
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.classifier import MAX_DURATION_RATIO, Classifier, duration_warning
-from ripe_mambaspike.inference.streamer import Streamer, check_stream, default_window, without_crop
+from ripe_mambaspike.inference.streamer import (
+    Streamer,
+    check_stream,
+    default_window,
+    runs_by_steps,
+    without_crop,
+)
 
 DEFAULT_OVERLAP = 2  # windows open at any time unless a hop is given: each has a prediction whenever a bin closes
 MAX_WINDOW_MS = 3_600_000.0
@@ -47,7 +53,8 @@ class ServedNetwork:
     def _streamer(
         self, classifier: Classifier, sensor_size: tuple[int, int], window: int, hop: int
     ) -> tuple[Streamer, int]:
-        streamer = Streamer(classifier, sensor_size, window_us=window, hop_us=hop, early=True, attention=True)
+        early = runs_by_steps(classifier.model)
+        streamer = Streamer(classifier, sensor_size, window_us=window, hop_us=hop, early=early, attention=True)
         return streamer, max(1, window // self.classifier.time_steps)
 
     def warm_up(self) -> None:

@@ -134,4 +134,6 @@ def recurrent_leaky_step(
     potential = at_least_float32(potential)
     reset = (potential > threshold).to(potential.dtype)
     potential = decay * potential + drive - reset * threshold
+    if torch.compiler.is_exporting():  # as in `_fire`
+        return (potential > threshold).to(drive.dtype), potential
     return fire_fast_sigmoid(potential - threshold, slope).to(drive.dtype), potential

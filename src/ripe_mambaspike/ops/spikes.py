@@ -65,7 +65,7 @@ def fire(distance: Tensor, sharpness: float, relaxed: bool = False) -> Tensor:
     """
     if relaxed:
         return torch.sigmoid(sharpness * distance)
-    return _StepSurrogate.apply(distance, "atan", sharpness)
+    return fire_as("atan", distance, sharpness)
 
 
 def fire_at(potential: Tensor, threshold: Tensor, sharpness: float, relaxed: bool = False) -> Tensor:
@@ -77,9 +77,13 @@ def fire_at(potential: Tensor, threshold: Tensor, sharpness: float, relaxed: boo
 
 def fire_fast_sigmoid(distance: Tensor, slope: float = 25.0) -> Tensor:
     """The baseline's spike: 1 where distance > 0, gradient 1 / (1 + slope·|distance|)²."""
+    if torch.compiler.is_exporting():
+        return (distance > 0).to(distance.dtype)
     return _StepFastSigmoid.apply(distance, slope)
 
 
 def fire_as(surrogate: str, distance: Tensor, sharpness: float) -> Tensor:
     """Spikes where `distance = u − threshold` is ≥ 0, with the gradient of this name in `SLOPES`."""
+    if torch.compiler.is_exporting():  # a graph has no gradient and cannot express a result written to `out`
+        return (distance >= 0).to(distance.dtype)
     return _StepSurrogate.apply(distance, surrogate, sharpness)

@@ -25,6 +25,7 @@ from ripe_mambaspike.events.view.words import MAX_TITLE_CHARS, clean
 from ripe_mambaspike.files import write_file
 from ripe_mambaspike.inference.checkpoint_data import run_data_settings
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import Labels, read_labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
@@ -77,7 +78,7 @@ def result_of_network(folder: Path) -> tuple[TrainingResult | None, tuple[str, .
     return result, tuple(one.partition("=")[0] for one in settings.extra) if settings else ()
 
 
-def write_card(folder: str | Path, model: RipeMambaSpike, facts: CardFacts) -> Path:
+def write_card(folder: str | Path, model: Model, facts: CardFacts) -> Path:
     """Write README.md into the existing folder; returns the file's path."""
     path = Path(folder) / CARD_FILE
     if facts.weights not in WEIGHTS:
@@ -87,7 +88,7 @@ def write_card(folder: str | Path, model: RipeMambaSpike, facts: CardFacts) -> P
     return path
 
 
-def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int]) -> str:
+def card_text(model: Model, facts: CardFacts, files: Mapping[str, int]) -> str:
     """The text of the card; `files` maps the folder's files to their bytes."""
     config, labels, result = model.config, facts.labels, facts.result
     source = result or labels
@@ -98,6 +99,9 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
         .render(
             model=model,
             config=config,
+            ripe=isinstance(model, RipeMambaSpike),
+            spiking=model.num_spiking_layers() > 0,
+            causal=getattr(config, "causal", False),
             facts=facts,
             labels=labels,
             result=result,

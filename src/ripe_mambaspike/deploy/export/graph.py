@@ -1,4 +1,4 @@
-"""A deployed network as graphs for exporters: the whole clip, one step, and the tail.
+"""A network as graphs for exporters: the whole clip, one step, and the tail.
 
     clip   x [B, T, 2, H, W] → logits [B, T, num_classes]
     step   (x [B, 2, H, W], step [], states…) → (features [B, N, d], attention [B, C, h, w], next states…)
@@ -8,6 +8,9 @@ T steps in a row and then the tail give the clip's logits. A causal network has 
 [B, num_classes], next states…). The graphs call the network itself (`RipeMambaSpike.reference_front_end`), whose
 operators use exportable implementations while torch.export traces them; states have the network's own names.
 Batch, height and width may be symbolic, T is fixed.
+
+A network that is not RIPE-MambaSpike has the clip graph alone, traced from the network as it is. Its logits may be
+those of the whole clip, [B, 1, num_classes], and only its batch may be symbolic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy.export.prepare import prepare_for_export
+from ripe_mambaspike.deploy.export.prepare import prepare_for_export, prepare_whole
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.config import MIN_SIDE, ModelConfig, RipeConfig
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.nn.state import State, below, prefixed
+from ripe_mambaspike.ops.backend import kernels
 
 GRAPH_KINDS = ("clip", "step", "tail")
 NEXT = "next."  # prefix of the states that a step returns
@@ -43,37 +48,46 @@ class Graph:
     facts: Mapping[str, Any]  # name, time_steps and num_classes, saved in the file
 
 
-def graph_kinds(config: RipeConfig, graphs: Sequence[str] = ()) -> tuple[str, ...]:
+def graph_kinds(config: ModelConfig, graphs: Sequence[str] = ()) -> tuple[str, ...]:
     """The kinds of graphs to export: those given, or all that the network has."""
-    kinds = GRAPH_KINDS[:2] if config.causal else GRAPH_KINDS
+    kinds: Sequence[str] = GRAPH_KINDS
+    if not isinstance(config, RipeConfig):
+        kinds = GRAPH_KINDS[:1]
+    elif config.causal:
+        kinds = GRAPH_KINDS[:2]
     if other := [kind for kind in graphs if kind not in kinds]:
-        raise ConfigError.expected("graphs", f"some of {', '.join(kinds)}", other[0])
-    return tuple(graphs) or kinds
+        expected = f"some of {', '.join(kinds)}" if len(kinds) > 1 else f"{kinds[0]} alone for {config.architecture}"
+        raise ConfigError.expected("graphs", expected, other[0])
+    return tuple(graphs or kinds)
 
 
 def make_graph(
     kind: str,
-    model: RipeMambaSpike,
+    model: Model,
     height: int,
     width: int,
     stored: Mapping[str, Stored] | None = None,
     *,
     time_steps: int | None = None,
 ) -> Graph:
-    """One graph of a deployed network, over `time_steps` steps (by default the network's).
+    """One graph of a network, which is deployed if it can be, over `time_steps` steps (by default the network's).
 
     `stored` are weights that stay int8 or float16 in the graph and are converted to float32 where they are used.
     """
     if min(height, width) < MIN_SIDE:
         raise ConfigError.expected("in_size", f"at least {MIN_SIDE}×{MIN_SIDE}", f"{height}×{width}")
-    prepared = prepare_for_export(model, stored)
+    whole = isinstance(model, Model) and not isinstance(model, RipeMambaSpike)
+    if whole and stored:
+        raise ConfigError.expected("stored", f"no smaller weights of '{model.name}'", len(stored))
+    prepared = prepare_whole(model) if whole else prepare_for_export(model, stored)
     config = prepared.config
     graph_kinds(config, (kind,))
     most = config.max_time_steps
     steps = config.time_steps if time_steps is None else time_steps
     if steps < 1 or (most is not None and steps > most):
         raise ConfigError.expected("time_steps", f"an int from 1 to {most}", steps)
-    module = {"clip": _Clip, "step": _Step, "tail": _Tail}[kind](prepared, steps).eval()
+    kinds: dict[str, type[_GraphModule]] = {"clip": WholeClip if whole else _Clip, "step": _Step, "tail": _Tail}
+    module = kinds[kind](prepared, steps).eval()
     module.size = (height, width)
     facts = {"name": model.name, "time_steps": steps, "num_classes": config.num_classes}
     return Graph(kind, module, module.example(1, height, width), module.inputs, module.outputs, module.axes, facts)
@@ -142,12 +156,13 @@ def _head(model: RipeMambaSpike, tokens: Tensor) -> Tensor:
 class _GraphModule(nn.Module):
     """Holds the network and describes its inputs and outputs."""
 
+    model: Any
     size: tuple[int, int]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...] = ("logits",)
     axes: dict[str, dict[int, str]]
 
-    def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
+    def __init__(self, model: Model, time_steps: int) -> None:
         super().__init__()
         self.model, self.time_steps, self.dtype = model, time_steps, model.dtype
 
@@ -156,7 +171,7 @@ class _GraphModule(nn.Module):
 
 
 class _Clip(_GraphModule):
-    def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
+    def __init__(self, model: Model, time_steps: int) -> None:
         super().__init__(model, time_steps)
         self.inputs, self.axes = ("x",), {"x": {0: "batch", 3: "height", 4: "width"}}
 
@@ -168,6 +183,19 @@ class _Clip(_GraphModule):
 
     def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
         return (torch.zeros(batch, self.time_steps, 2, height, width, dtype=self.dtype),)
+
+
+class WholeClip(_Clip):
+    """Any network, called as it is."""
+
+    def __init__(self, model: Model, time_steps: int) -> None:
+        super().__init__(model, time_steps)
+        self.axes = {"x": {0: "batch"}}
+
+    def forward(self, x: Tensor) -> Tensor:
+        with kernels("off"):  # no other runtime has the fused operators
+            logits: Tensor = self.model(x)
+        return logits
 
 
 class _Step(_GraphModule):

@@ -16,7 +16,8 @@ from msgspec import Meta
 from ripe_mambaspike.deploy.export.common import MAX_GRAPH_BYTES
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import read_regular
-from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
+from ripe_mambaspike.models.base import ARCHITECTURES
+from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, ModelConfig, RipeConfig
 from ripe_mambaspike.models.old_names import with_added_fields
 from ripe_mambaspike.schema import Document, read_json
 
@@ -50,6 +51,7 @@ class Manifest(Document, frozen=True, kw_only=True):
     to: Word
     weights: Literal["fp32", "fp16", "int8"]
     network: Word
+    architecture: Word = RipeConfig.architecture  # whose config this is
     config: dict[str, Any]
     time_steps: Annotated[int, Meta(ge=1, le=MAX_TIME_STEPS)]
     grid: tuple[Side, Side]  # (height, width) it was made at
@@ -62,8 +64,11 @@ class Manifest(Document, frozen=True, kw_only=True):
         for name in ("kind", "file"):
             if len({getattr(graph, name) for graph in self.graphs}) < len(self.graphs):
                 raise ConfigError.expected("graphs", f"one of each {name}", "one twice")
-        given = with_added_fields(RipeConfig.architecture, self.config)
-        if missing := [name for name in RipeConfig.field_names() if name not in given]:
+        if self.architecture not in ARCHITECTURES:
+            raise ConfigError.expected("architecture", f"one of {', '.join(ARCHITECTURES)}", self.architecture)
+        fields = ARCHITECTURES[self.architecture].config.field_names()
+        given = with_added_fields(self.architecture, self.config)
+        if missing := [name for name in fields if name not in given]:
             raise ConfigError.expected(f"config.{missing[0]}", "a value", "nothing")
 
     def to_json(self) -> bytes:
@@ -122,11 +127,13 @@ class ExportedConfig(RipeConfig):
             super()._choose(field, choices, several)
 
 
-def config_of(manifest: Manifest, folder: Path) -> ExportedConfig:
+def config_of(manifest: Manifest, folder: Path) -> ModelConfig:
     """The exported network's config, checked."""
     path = folder / MANIFEST
+    kind = manifest.architecture
     try:
-        fields = with_added_fields(RipeConfig.architecture, manifest.config)
-        return ExportedConfig.from_dict(fields, str(path))
+        fields = with_added_fields(kind, manifest.config)
+        config = ExportedConfig if kind == RipeConfig.architecture else ARCHITECTURES[kind].config
+        return config.from_dict(fields, str(path))
     except (RipeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: config: {error}", path=path, field="config") from error

@@ -72,13 +72,15 @@ def text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def check_model(model: Any) -> None:
+def check_model(model: Any) -> RipeMambaSpike:
+    """The network, if NIR can hold its front-end."""
     model = require_form(model, "a NIR export", "deployed")
     if model.config.causal:
         raise ConfigError.expected("causal", "false for a NIR export", f"true of '{model.name}'")
     kind = str(model.dtype).removeprefix("torch.")
     if kind not in ("float32", "float64"):
         raise ConfigError.expected("dtype", "float32 or float64 for a NIR export", kind)
+    return model
 
 
 def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:

@@ -67,6 +67,8 @@ def export(
 ) -> ExportResult:
     """Export a network, or the network of a run or folder, to another runtime, with a model card.
 
+    A RIPE-MambaSpike is fused first; any other network is exported as it is, to safetensors or onnx.
+
     to: safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (`register_export`)
     out: folder to write; `export/TO-WEIGHTS` in the run's folder, or in NETWORK-export, when not given
     weights: int8 weights are calibrated on training recordings (`calibration`, or those of the set it was trained on)
@@ -97,6 +99,7 @@ def export(
         out = home / f"{to}-{weights}" if out is None else out
     out = Path(out)
     check_output_folder(out)
+    export_format(to).check_network(classifier.model, options)
     if check and not getattr(classifier.model.config, "causal", False) and ("step" in graphs) != ("tail" in graphs):
         raise InputError.expected("graphs", "step and tail together with --check", " ".join(graphs))
     job = _Job(options, folder, classifier, labels, root, progress)
@@ -104,7 +107,8 @@ def export(
         job.checked_on = job.sample("test", recordings, clips, "recordings")
     if weights == "int8":
         job.calibrated_on = job.sample("train", calibration, CALIBRATION_CLIPS, "calibration")
-    progress("fusing")
+    if isinstance(classifier.model, RipeMambaSpike):
+        progress("fusing")
     job.model = to_deployed(classifier.model)
     job.shrink_weights()
     write_export(job.model, options, out, labels, job.stored, job.finish, progress)
@@ -133,7 +137,7 @@ class _Job:
     labels: Labels | None
     root: Path | None
     progress: Callable[[str], None]
-    model: RipeMambaSpike = field(init=False)  # deployed, float32
+    model: Model = field(init=False)  # deployed if it can be, float32
     stored: dict[str, Stored] | None = None
     checked_on: SampleClips | None = None
     calibrated_on: SampleClips | None = None

@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.base import Model, require_unmodified
 from ripe_mambaspike.models.config_check import sync_num_classes
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
@@ -74,6 +75,14 @@ def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeM
             if isinstance(neuron := getattr(stage, name), ConstantsNeuron):
                 setattr(stage, name, FrozenNeuron(neuron, prepared.dtype))
     return prepared
+
+
+def prepare_whole(model: Model) -> Model:
+    """A copy of any network in eval mode, without gradients, in float32 (or float64), to be traced as it is."""
+    require_unmodified(model, "export")
+    sync_num_classes(model)
+    prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+    return prepared if prepared.dtype == torch.float64 else prepared.float()
 
 
 def _require_exportable(model: RipeMambaSpike) -> None:

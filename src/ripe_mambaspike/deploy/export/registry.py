@@ -25,6 +25,7 @@ from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds,
 from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.files import write_file
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.own_modules import unknown_name
@@ -53,7 +54,7 @@ class ExportOptions:
 class ExportRequest:
     """One network to be written into one folder."""
 
-    model: RipeMambaSpike  # deployed form
+    model: Model  # deployed form, if it has one
     folder: Path
     options: ExportOptions
     time_steps: int
@@ -67,6 +68,7 @@ class ExportFormat:
 
     name: str  # set by register_export
     weight_formats: Sequence[WeightFormat] = WEIGHT_FORMATS
+    any_network = False  # whether it takes networks other than RIPE-MambaSpike, as they are
     has_graphs = False  # whether it writes the clip, step and tail graphs
     has_manifest = True  # whether export.json is written beside its files
     static_only = False  # whether batch and size must be fixed
@@ -99,6 +101,20 @@ class ExportFormat:
             self.check_opset(options.opset)
         self._require_available()
 
+    def check_network(self, model: Model, options: ExportOptions) -> None:
+        """Raise a ConfigError for a network that the format does not take with these options."""
+        if isinstance(model, RipeMambaSpike):
+            return
+        if not self.any_network:
+            able = ", ".join(name for name in export_formats() if EXPORTS[name].any_network)
+            raise ConfigError.expected(
+                "to", f"one of {able} for '{model.name}', which is no RIPE-MambaSpike", self.name
+            )
+        if options.weights != "fp32":
+            expected = f"fp32 for '{model.name}', since only a RIPE-MambaSpike is quantized"
+            raise ConfigError.expected("weights", expected, options.weights)
+        graph_kinds(model.config, options.graphs)
+
     def _require_available(self) -> None:
         if reason := self.unavailable_reason():
             raise ConfigError(f"to: {reason}", field="to")
@@ -114,7 +130,7 @@ class ExportFormat:
         """The ways to run the exported folder by name, to be compared with PyTorch."""
         raise NotImplementedError
 
-    def check(self, folder: Path, model: RipeMambaSpike, clips: Tensor) -> dict[str, Any]:
+    def check(self, folder: Path, model: Model, clips: Tensor) -> dict[str, Any]:
         """Compare the exported network with PyTorch (with the same weights) on clips; raises if they differ."""
         from ripe_mambaspike.deploy.export.parity import compare_outputs, require_parity
 

@@ -1,7 +1,7 @@
 """An exported network on disk: graphs in files of some format, and `export.json`, which describes them.
 
     run = load_exported("runs/mine/export/onnx")
-    logits = run(clips)  # [B, T, num_classes], by the format's own runtime
+    logits = run(clips)  # [B, T, num_classes], or [B, 1, num_classes] as the network's, by the format's own runtime
 
 A file whose checksum differs from `export.json` is rejected before any runtime loads it. Formats that carry code are
 opened only with `trust=True`, `--trust` on the command line.
@@ -19,7 +19,7 @@ from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, config_of
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, export_format
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.inference.classifier import Classifier, make_classifier
-from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, parse_labels, read_labels
 
 # Ways to run an export, and the graphs of each.
@@ -33,9 +33,11 @@ class Exported:
     dtype = torch.float32
 
     def __init__(
-        self, folder: Path, manifest: Manifest, config: RipeConfig, target: GraphFormat, *, trust: bool = False
+        self, folder: Path, manifest: Manifest, config: ModelConfig, target: GraphFormat, *, trust: bool = False
     ) -> None:
         self.folder, self.manifest, self.config = folder, manifest, config
+        self.whole = not isinstance(config, RipeConfig)  # a clip graph alone, for clips of one size
+        self.causal = isinstance(config, RipeConfig) and config.causal
         self.name = manifest.network
         self._format, self._trust = target, trust
         self._loaded: dict[str, Runner] = {}
@@ -48,8 +50,13 @@ class Exported:
     @property
     def ways(self) -> list[str]:
         """How it can be run: by its clip graph, or step by step."""
-        steps = CAUSAL_STEPS if self.config.causal else STEPS
+        steps = CAUSAL_STEPS if self.causal else STEPS
         return [way for way in (CLIP, steps) if set(self.kinds).issuperset(WAYS[way])]
+
+    @property
+    def one_size(self) -> bool:
+        """Whether its graphs are for clips of one height and width."""
+        return self.manifest.static or self.whole
 
     def ready(self, way: str) -> Callable[[Tensor], Tensor]:
         """The network run one way, with its graphs loaded already, so that loading is not timed as a prediction."""
@@ -69,7 +76,7 @@ class Exported:
         return self._loaded[kind]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [B, T, 2, H, W] → logits [B, T, num_classes]; without a clip graph step by step."""
+        """x [B, T, 2, H, W] → logits [B, T or 1, num_classes]; without a clip graph step by step."""
         if CLIP not in self.ways and self.ways:
             return self.by_steps(x)
         self._check_clips(x)
@@ -84,30 +91,31 @@ class Exported:
         return x.split(1) if self.manifest.static else (x,)
 
     def _run_steps(self, x: Tensor) -> Tensor:
+        assert isinstance(self.config, RipeConfig)
         states = step_states(self.config, len(x), x.shape[3], x.shape[4])
         kept = []
         try:
             for step in range(x.shape[1]):
                 first, *rest = self.graph("step")(x[:, step].contiguous(), torch.tensor(step), *states.values())
-                kept.append([first] if self.config.causal else [first, rest.pop(0)])
+                kept.append([first] if self.causal else [first, rest.pop(0)])
                 states = dict(zip(states, rest, strict=True))
             outputs = [torch.stack(parts, 1) for parts in zip(*kept, strict=True)]
         except (TypeError, ValueError, RuntimeError) as error:
             if isinstance(error, InputError):
                 raise
             raise self._unexpected("step graph", "features, attention and the next states", error) from error
-        if self.config.causal:
+        if self.causal:
             return outputs[0]
         scores = [state for name, state in states.items() if name.startswith("tokens.")]
         return self.graph("tail")(*outputs, *scores)[0]
 
     def _check_logits(self, parts: Sequence[Tensor], x: Tensor) -> Tensor:
         """The logits of all clips, with their shape checked."""
-        shape = (self.manifest.time_steps, self.config.num_classes)
+        shapes = [(steps, self.config.num_classes) for steps in (self.manifest.time_steps, *[1] * self.whole)]
         for part in parts:
-            if not isinstance(part, Tensor) or part.dtype != self.dtype or tuple(part.shape[1:]) != shape:
+            if not isinstance(part, Tensor) or part.dtype != self.dtype or tuple(part.shape[1:]) not in shapes:
                 got = getattr(part, "shape", part)
-                raise self._unexpected("logits", f"{self.dtype} (B, {shape[0]}, {shape[1]})", got)
+                raise self._unexpected("logits", f"{self.dtype} (B, {shapes[0][0]}, {shapes[0][1]})", got)
         logits = torch.cat(list(parts))
         if len(logits) != len(x):
             raise self._unexpected("logits", f"those of {len(x)} clips", tuple(logits.shape))
@@ -120,10 +128,10 @@ class Exported:
 
     def _check_clips(self, x: Tensor) -> None:
         manifest = self.manifest
-        height, width = manifest.grid if manifest.static else x.shape[3:] if x.ndim == 5 else (0, 0)
+        height, width = manifest.grid if self.one_size else x.shape[3:] if x.ndim == 5 else (0, 0)
         shape = (manifest.time_steps, 2, height, width)
         if x.ndim != 5 or tuple(x.shape[1:]) != shape or x.dtype != self.dtype:
-            size = f"{height}, {width}" if manifest.static else "H, W"
+            size = f"{height}, {width}" if self.one_size else "H, W"
             expected = f"torch.float32 (B, {manifest.time_steps}, 2, {size}) for {self.folder}"
             raise InputError.expected("clips", expected, f"{x.dtype} {tuple(x.shape)}")
 
@@ -171,7 +179,7 @@ def load_export(
         raise WeightsError.expected("classes", expected, len(labels.classes), path=folder)
     if time_steps not in (None, manifest.time_steps):
         raise InputError.expected("time_steps", f"{manifest.time_steps}, as in {folder}", time_steps)
-    if grid is not None and manifest.static and (grid, grid) != manifest.grid:
+    if grid is not None and model.one_size and (grid, grid) != manifest.grid:
         height, width = manifest.grid
         raise InputError.expected("grid", f"{height}×{width}, as in {folder}", grid)
     return make_classifier(

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from ripe_mambaspike.deploy.export.common import first_line, silenced
-from ripe_mambaspike.deploy.export.graph import Graph, resized
-from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.deploy.export.graph import Graph, WholeClip, resized
+from ripe_mambaspike.deploy.export.parity import MAX_DIFFERENCE
+from ripe_mambaspike.errors import ConfigError, InputError, VerificationError
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.ops.mamba_inner.traced_scan import MAX_TOKENS
 
 MIN_TRACED_SIZE = (2, 42, 58)  # batch, height, width: no layer has a size of 1, and no two sizes are equal by chance
@@ -28,7 +30,27 @@ def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedP
     _remove_identity_casts(program.graph)
     program.graph.eliminate_dead_code()  # intermediate results that are not outputs
     program.graph_module.recompile()
+    if isinstance(graph.module, WholeClip):
+        _require_same_logits(graph.module, program, (1, 3) if dynamic else (1,))
     return program
+
+
+@torch.no_grad()
+def _require_same_logits(network: WholeClip, program: torch.export.ExportedProgram, batches: tuple[int, ...]) -> None:
+    """Raise unless the program gives the network's logits, for any number of clips.
+
+    A graph holds what one call did: whatever a module draws, counts or keeps from call to call is not in it.
+    """
+    run = program.module(check_guards=False)  # which other runtimes do not check
+    for batch in batches:
+        clips = synthetic_clip(network.time_steps, *network.size, samples=batch, seed=batch).to(network.dtype)
+        expected, given = network(clips), run(clips)
+        if given.shape != expected.shape:
+            raise VerificationError.expected("logits", f"{tuple(expected.shape)} from the graph", tuple(given.shape))
+        apart = float((given - expected).abs().max() / expected.abs().max().clamp(min=torch.finfo(given.dtype).tiny))
+        if not apart <= MAX_DIFFERENCE:
+            expected_difference = f"a graph within {MAX_DIFFERENCE:.0e} of '{network.model.name}'"
+            raise VerificationError.expected("logits", expected_difference, f"{apart:.1e}")
 
 
 def _remove_identity_casts(graph: torch.fx.Graph) -> None:
@@ -70,5 +92,7 @@ def _generic(graph: Graph) -> tuple[torch.Tensor, ...]:
     """An example with generic sizes, at least the graph's own, which fit its tokens."""
     module: Any = graph.module
     batch, *sides = MIN_TRACED_SIZE
+    if isinstance(module, WholeClip):
+        return module.example(batch, *module.size)
     height, width = (max(side, own) for side, own in zip(sides, module.size, strict=True))
     return resized(graph, batch, height, width + 8 * (width == height)).example

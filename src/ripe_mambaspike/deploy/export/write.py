@@ -16,10 +16,10 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 
 
-def to_deployed(model: Model) -> RipeMambaSpike:
-    """The network to export, fused if necessary."""
+def to_deployed(model: Model) -> Model:
+    """The network to export, fused if necessary; one with nothing to fuse as it is."""
     if not isinstance(model, RipeMambaSpike):
-        raise ConfigError.expected("model", "a RIPE-MambaSpike network", model.name)
+        return model.eval()
     if model.config.form == "dual-kernel":
         got = f"dual-kernel of '{model.name}', which ripe account runs"
         raise ConfigError.expected("form", "training or deployed", got)
@@ -53,7 +53,7 @@ def _written(out: Path, names: set[str]) -> set[str]:
 
 
 def write_export(
-    model: RipeMambaSpike,
+    model: Model,
     options: ExportOptions,
     out: Path,
     labels: Labels | None,
@@ -61,11 +61,12 @@ def write_export(
     finish: Callable[[Path], None] = lambda folder: None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Path:
-    """Write the deployed network into `out`; `finish` may inspect the folder, and raise, before it is moved."""
+    """Write the network as it is into `out`; `finish` may inspect the folder, and raise, before it is moved."""
     check_output_folder(out)
     if labels is not None and len(labels.classes) != model.config.num_classes:
         raise ConfigError.expected("labels", f"{model.config.num_classes} classes", len(labels.classes))
     target = export_format(options.to)
+    target.check_network(model, options)
     time_steps, grid = (labels.time_steps, labels.grid) if labels else (model.config.time_steps, model.config.in_size)
     try:
         with atomic_folder(out) as folder:
@@ -75,6 +76,7 @@ def write_export(
                     to=options.to,
                     weights=options.weights,
                     network=model.name,
+                    architecture=model.config.architecture,
                     config=model.config.to_dict(),
                     time_steps=time_steps,
                     grid=grid,

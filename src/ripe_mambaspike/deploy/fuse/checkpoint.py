@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.deploy.fuse.convert import fuse, fuse_with_report
+from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained
@@ -36,14 +37,22 @@ def fuse_checkpoint(checkpoint: str | Path, out: Path | None = None) -> FusedChe
     """Fuse the network of a run or of a folder, verify it, and save it in `out`, by default fused/ beside it."""
     folder = find_checkpoint(Path(checkpoint))
     out = out or folder.parent / FUSED
-    model = from_pretrained(folder)
+    model = _with_branches(from_pretrained(folder))
     fused, agreement = fuse_with_report(model, quiet=True)
     fused.save_pretrained(out)
     return FusedCheckpoint(folder, out, model.parameter_count(), fused.parameter_count(), str(agreement))
 
 
 def load_fused(checkpoint: str | Path) -> Model:
-    """The network of a run or of a folder in its deployed form; a network without a training form as it is."""
-    model = from_pretrained(find_checkpoint(Path(checkpoint)))
-    trained = isinstance(model, RipeMambaSpike) and model.config.form == "training"
-    return fuse(model, quiet=True) if trained else model
+    """The network of a run or of a folder in its deployed form; one that is fused already as it is."""
+    model = _with_branches(from_pretrained(find_checkpoint(Path(checkpoint))))
+    return fuse(model, quiet=True) if model.config.form == "training" else model
+
+
+def _with_branches(model: Model) -> RipeMambaSpike:
+    """The network, if there is something in it to fuse or to have been fused."""
+    if not isinstance(model, RipeMambaSpike):
+        raise ConfigError.expected(
+            "model", "a network with branches to fuse", f"'{model.name}', which has nothing to fuse"
+        )
+    return model

@@ -19,6 +19,7 @@ from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowRe
 from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.models.cuda_graphs import RecordedUpdates
 from ripe_mambaspike.models.fused import prepared_plan, run_fused, steps_covered
+from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.nn.state import State
 
@@ -75,6 +76,8 @@ class CausalStream(RegularBins, StreamProcessor):
 
     A prediction that is due after a whole window of silence counts as silent.
     """
+
+    model: RipeMambaSpike
 
     def __init__(self, classifier: Classifier, window_us: int, hop_us: int, early: bool) -> None:
         StreamProcessor.__init__(self, classifier, window_us, hop_us, early)

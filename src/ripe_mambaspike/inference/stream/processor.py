@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ripe_mambaspike.events.incremental import ClosedBin, Timeline
 from ripe_mambaspike.inference.classifier import Classifier
-from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 
 class WindowResult(NamedTuple):
@@ -19,8 +18,8 @@ class WindowResult(NamedTuple):
     stop_us: int  # the end of the window, however much of it has been seen
     step: int
     logits: Tensor  # [1, step, classes]
-    rates: tuple[float, ...]  # mean firing rate of each stage's output
-    attention: Tensor  # of the last step [C, h, w]
+    rates: tuple[float, ...]  # mean firing rate of each stage's output, or of each spiking layer
+    attention: Tensor | None  # of the last step [C, h, w], if the network has one
     seconds: float  # since the bin closed
 
 
@@ -28,9 +27,7 @@ class StreamProcessor(Timeline):
     """Runs a classifier's network on closed bins, and decides where bins end."""
 
     def __init__(self, classifier: Classifier, window_us: int, hop_us: int, early: bool) -> None:
-        model = classifier.model
-        assert isinstance(model, RipeMambaSpike)
-        self.model, self.grid, self.time_steps = model.eval(), classifier.grid, classifier.time_steps
+        self.model, self.grid, self.time_steps = classifier.model.eval(), classifier.grid, classifier.time_steps
         self.window_us, self.hop_us, self.early, self.binary = window_us, hop_us, early, classifier.binary
         self.silent = 0  # windows that ended without an event; they get no prediction
 

@@ -240,7 +240,7 @@ def make_stream(
     window = default_window(classifier) if window_us is None else window_us
     hop = default_hop(classifier, window) if hop_us is None else hop_us
     fitted = without_crop(classifier)
-    check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window, hop)
+    check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window, hop, early)
     size = classifier.sensor_size if classifier.sensor_given else None
     return StreamRunner(
         open_stream(source, pace=pace, sensor_size=size, region=classifier.region),

@@ -2,8 +2,8 @@
 
 `WindowBatch` keeps the network's state of each window and runs its front end on the next step of several windows at
 once, each at its own step. With the fused operators a window's logits are bit-identical to those of its whole clip.
-`ClipBatch` keeps the bins and runs the clip when its output is needed: for networks and precisions whose steps would
-round differently.
+`ClipBatch` keeps the bins and runs the clip when its output is needed: for networks that have no steps, and for
+precisions whose steps would round differently.
 """
 
 from functools import partial
@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.cuda_graphs import RecordedUpdates
 from ripe_mambaspike.models.fused import kernels_cover, prepared_plan, run_front_end, run_head, run_tail
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -22,8 +23,8 @@ class WindowOutput(NamedTuple):
     """The network's output for the steps of a window so far."""
 
     logits: Tensor  # [1, steps, num_classes]
-    rates: tuple[float, ...]  # mean firing rate of each stage's output
-    attention: Tensor  # of the last step [C, h, w]
+    rates: tuple[float, ...]  # mean firing rate of each stage's output, or of each spiking layer
+    attention: Tensor | None  # of the last step [C, h, w], if the network has one
 
 
 class Batch(Protocol):
@@ -38,11 +39,12 @@ class Batch(Protocol):
 
 
 @torch.no_grad()
-def make_batch(model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> "WindowBatch | ClipBatch":
+def make_batch(model: Model, rows: int, grid: tuple[int, int], time_steps: int) -> "WindowBatch | ClipBatch":
     """The fastest implementation for this network and machine that is bit-identical to the whole clip."""
     example = torch.empty((1, time_steps, 2, *grid), dtype=model.dtype, device=next(model.parameters()).device)
-    stepwise = model.dtype == torch.float32 and kernels_cover(model, example)
-    return (WindowBatch if stepwise else ClipBatch)(model, rows, grid, time_steps)
+    if isinstance(model, RipeMambaSpike) and model.dtype == torch.float32 and kernels_cover(model, example):
+        return WindowBatch(model, rows, grid, time_steps)
+    return ClipBatch(model, rows)
 
 
 class WindowBatch:
@@ -114,7 +116,7 @@ class WindowBatch:
 class ClipBatch:
     """Bins are kept until a window's output is needed, which runs the network on all of them."""
 
-    def __init__(self, model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> None:
+    def __init__(self, model: Model, rows: int) -> None:
         self.model, self.device = model, next(model.parameters()).device
         self._bins: list[list[Tensor]] = [[] for _ in range(rows)]
 
@@ -129,8 +131,9 @@ class ClipBatch:
     def output(self, row: int, steps: int) -> WindowOutput:
         clip = torch.stack(self._bins[row][:steps]).unsqueeze(0).to(self.device, self.model.dtype)
         out = self.model.run(clip)
-        assert out.attention is not None
-        return WindowOutput(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().cpu())
+        rates = out.rates[1::2] if isinstance(self.model, RipeMambaSpike) else out.rates
+        attention = None if out.attention is None else out.attention[0, -1].float().cpu()
+        return WindowOutput(out.logits.cpu(), tuple(rates.tolist()), attention)
 
 
 def _row_of(values: Tensor, row: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, InputError
@@ -60,6 +61,8 @@ def leaky_fire(
         x, decay, gain, initial_state, float(threshold), hard_reset, detach_reset, surrogate, float(sharpness)
     )
     _check(i)
+    if torch.compiler.is_exporting():  # the order in memory, which is no matter to the values, would become a guard
+        return LEAKY_FIRE.reference(i)
     compute = LEAKY_FIRE.reference if backend(x) is None else LEAKY_FIRE
     order = memory_order(x)
     before = order.index(TIME)

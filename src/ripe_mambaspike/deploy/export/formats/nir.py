@@ -29,6 +29,7 @@ from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_grap
 from ripe_mambaspike.deploy.export.registry import ExportFormat, ExportRequest, register_export
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, VerificationError
 from ripe_mambaspike.files import write_file
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.observe import by_layer
@@ -66,13 +67,13 @@ class NirFormat(ExportFormat):
         missing = self.save(request.model, path, *request.grid)
         return [describe_file("front", path)], missing
 
-    def save(self, model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str]:
+    def save(self, model: Model, path: Path, height: int, width: int) -> list[str]:
         """Write the front-end of a deployed network for inputs of this size; returns what it does not express."""
         self._require_available()
-        check_model(model)
+        network = check_model(model)
         if not all(isinstance(side, int) and MIN_SIDE <= side <= MAX_SIDE for side in (height, width)):
             raise ConfigError.expected("grid", f"sides from {MIN_SIDE} to {MAX_SIDE} for NIR", f"{height}×{width}")
-        graph, missing = front_end_graph(model, height, width)
+        graph, missing = front_end_graph(network, height, width)
         whole = io.BytesIO()
         nir().write(whole, graph)
         write_file(path, whole.getvalue())
@@ -96,7 +97,7 @@ class NirFormat(ExportFormat):
         return front
 
     @torch.no_grad()
-    def check(self, folder: Path, model: RipeMambaSpike, clips: Tensor) -> dict[str, Any]:
+    def check(self, folder: Path, model: Model, clips: Tensor) -> dict[str, Any]:
         """Compare the file's front-end with the network's, spike by spike, in float64 to avoid rounding effects."""
         path = next(folder.glob(f"*{self.suffix}"))
         front = self.load(path)

@@ -32,6 +32,7 @@ LETTERS = string.ascii_letters + string.digits
 @register_export("onnx")
 class OnnxFormat(GraphFormat):
     suffix = ".onnx"
+    any_network = True
     packages, extra = ("onnx", "onnxscript", "onnxruntime"), "export"
 
     def check_opset(self, opset: int) -> None:
@@ -39,7 +40,7 @@ class OnnxFormat(GraphFormat):
             raise ConfigError.expected("opset", f"an int from {OPSETS[0]} to {OPSETS[1]}", repr(opset))
 
     def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
-        """With `dynamic` one file serves every batch and every size from 8×8 on."""
+        """With `dynamic` one file serves every batch and, of a RIPE-MambaSpike, every size from 8×8 on."""
         onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
         program = trace_graph(graph, dynamic=dynamic)
         with silenced():

@@ -1,4 +1,4 @@
-"""The deployed network itself, as `from_pretrained` loads it: config.json and model.safetensors."""
+"""The network itself, deployed if it can be, as `from_pretrained` loads it: config.json and model.safetensors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +10,7 @@ from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 
 @register_export("safetensors")
 class SafetensorsFormat(ExportFormat):
+    any_network = True
     has_manifest = False
 
     def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
