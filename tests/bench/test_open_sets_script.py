@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-
 from benchmarks import open_sets
+
 from ripe_mambaspike.data.sets.preparations import PREPARATIONS
 from ripe_mambaspike.data.training_data import TrainingData
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
