@@ -42,14 +42,14 @@ PREPARATIONS = {
     "synthgesture": Preparation("gestures", 64, {TRAIN: 1100, VALIDATION: 220, TEST: 440}),
     "sim-nmnist": Preparation("digits", 34),
     "sim-cifar10": Preparation(
-        "cifar", 34, difficulty=PictureDifficulty(pictures=6, contrast=3.0, noise_hz=0.5, shift=0.05, mirror=True)
+        "cifar", 34, difficulty=PictureDifficulty(pictures=6, contrast=2.0, noise_hz=0.5, shift=0.05, mirror=True)
     ),
     "sim-cifar10-small": Preparation(
         "cifar", 24, {TRAIN: 2000, VALIDATION: 500, TEST: 500},
         PictureDifficulty(pictures=9, contrast=4.0, noise_hz=0.1, mirror=True),
     ),
     "sim-caltech101": Preparation(
-        "caltech", 34, difficulty=PictureDifficulty(pictures=6, contrast=3.0, noise_hz=0.5, shift=0.05, mirror=True)
+        "caltech", 34, difficulty=PictureDifficulty(pictures=6, contrast=2.0, noise_hz=0.5, shift=0.05, mirror=True)
     ),
     "sim-caltech101-small": Preparation(
         "caltech", 24, {TRAIN: 1560, VALIDATION: 182, TEST: 208},
@@ -59,8 +59,8 @@ PREPARATIONS = {
         "gestures", 48, {TRAIN: 1100, VALIDATION: 660, TEST: 1100}, GestureDifficulty(), duration_us=1_200_000
     ),
     "gestures-hard-small": Preparation(
-        "gestures", 32, {TRAIN: 660, VALIDATION: 220, TEST: 440},
-        GestureDifficulty(speed=1.2, distance=1.3, angle=20.0, clutter=2, shake=0.2, noise_hz=0.5),
+        "gestures", 32, {TRAIN: 1100, VALIDATION: 220, TEST: 440},
+        GestureDifficulty(speed=1.2, distance=1.2, angle=15.0, clutter=1, shake=0.0, noise_hz=0.3),
         duration_us=1_200_000,
     ),
 }  # fmt: skip

@@ -30,6 +30,7 @@ from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate, weig
 
 PHASES = 8  # places of the grid in a sensor pixel, along x and y
 WEIGHT_UNITS = 1 << 12  # that a weight of 1 is made of
+BLOCK_PLACES = 6 * PHASES  # of the grid that are computed together; most cells have no weight there
 BRIGHTNESS_BITS = 12  # of the light of a frame before its logarithm is looked up
 
 
@@ -162,7 +163,7 @@ def place_picture(picture: NDArray[np.uint8], saccades: Saccades, size: tuple[in
         for pixels, scale in zip(size[::-1], saccades.scale[::-1], strict=True)
     )
     # Sums of products of integers below 2⁵³: exact in float64, in any order.
-    seen = down @ (picture.astype(np.float64) @ across.T)
+    seen = _spread(down, _spread(across, picture.T.astype(np.float64)).T)
     steps = ((1 << BRIGHTNESS_BITS) - 1) / (255 * WEIGHT_UNITS**2)
     light = np.floor(seen * steps + 0.5).astype(np.int64).clip(0, (1 << BRIGHTNESS_BITS) - 1)
     height, width = (pixels + 2 * margin for pixels in size[::-1])
@@ -177,13 +178,28 @@ def view_picture(planes: Tensor, middle: NDArray[np.int64], size: tuple[int, int
     return planes[down, across, row : row + size[1], column : column + size[0]]
 
 
+WeightBlock = tuple[slice, NDArray[np.float64]]  # some cells, and their weights at some places [places, cells]
+
+
+def _spread(blocks: Sequence[WeightBlock], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cells [cells, n] on the places of the grid [PHASES · pixels, n]."""
+    return np.concatenate([block @ values[cells] for cells, block in blocks])
+
+
 @lru_cache(maxsize=64)
-def _cell_weights(pixels: int, cells: int, scale: float, blur: float) -> NDArray[np.float64]:
-    """The weight of each picture cell at each place of the grid, whole numbers [PHASES · pixels, cells]."""
+def _cell_weights(pixels: int, cells: int, scale: float, blur: float) -> list[WeightBlock]:
+    """The weight of each picture cell at each place of the grid, whole numbers; only cells with a weight count."""
     # Phase k is k / PHASES pixels to the right of its pixel's middle.
     phase = torch.arange(PHASES, dtype=torch.float64) / PHASES
     exact = weights(pixels, cells, -phase, scale, blur, torch.float64)  # [PHASES, pixels, cells]
-    return np.rint(WEIGHT_UNITS * exact.transpose(0, 1).reshape(PHASES * pixels, cells).numpy())
+    whole = np.rint(WEIGHT_UNITS * exact.transpose(0, 1).reshape(PHASES * pixels, cells).numpy())
+    blocks = []
+    for start in range(0, len(whole), BLOCK_PLACES):
+        block = whole[start : start + BLOCK_PLACES]
+        used = np.flatnonzero(block.any(0))
+        span = slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 0)
+        blocks.append((span, np.ascontiguousarray(block[:, span])))
+    return blocks
 
 
 @lru_cache(maxsize=8)
