@@ -18,8 +18,8 @@ class ExportCommand:
 
     The output is a folder with the clip graph (T bins → logits of every step), the step graph (one bin and all states →
     features and the next states) and the tail graph (features of T steps → logits). For safetensors it holds the
-    network that from_pretrained loads, for NIR the spiking front-end. A network other than RIPE-MambaSpike is written as
-    it is, to safetensors, or to onnx as the clip graph alone.
+    network that from_pretrained loads, for NIR the spiking front-end. A network other than RIPE-MambaSpike is written
+    as it is, to safetensors, or to onnx as the clip graph alone.
     """
 
     checkpoint: Checkpoint
