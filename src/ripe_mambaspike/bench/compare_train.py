@@ -12,11 +12,11 @@ from ripe_mambaspike.bench.network import (
     SEED,
     Progress,
     clips,
+    common_fields,
     compared_configs,
     quiet,
     refuse_with_models,
     resized_config,
-    sizes_of,
 )
 from ripe_mambaspike.bench.options import TrainOptions
 from ripe_mambaspike.bench.step import StepBatch, StepChoice, captured_step, choose_step, fresh_copy, step_subjects
@@ -55,7 +55,7 @@ def compare_train(options: TrainOptions, progress: Progress = quiet) -> dict[str
 
 def _row(name: str, config: ModelConfig, options: TrainOptions, chosen: StepChoice) -> dict[str, Any]:
     device = chosen.device
-    model = create_model(name, seed=SEED, **sizes_of(config)).to(device).train()
+    model = create_model(name, seed=SEED, **common_fields(config)).to(device).train()
     wanted = options.passes or chosen.recipe.passes
     passes = wanted if model.has_relaxed_pass else 1
     row: dict[str, Any] = {"model": name, "parameters": model.parameter_count(), "passes": passes}

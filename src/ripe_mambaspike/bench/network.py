@@ -84,7 +84,7 @@ def resized_config(name: str, time_steps: int | None, in_size: int | None) -> Mo
 
 def training_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
     """Fresh weights of seed 0, in the training form."""
-    model = create_model(name, seed=SEED, **sizes_of(config))
+    model = create_model(name, seed=SEED, **common_fields(config))
     assert isinstance(model, RipeMambaSpike)
     return model.to(device)
 
@@ -102,17 +102,17 @@ def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Mod
     """Mamba-Spike for the same clips and classes."""
     if not isinstance(model_config(name), MambaSpikeConfig):
         raise ConfigError.expected("--baseline", "a Mamba-Spike such as mamba-spike", name)
-    return create_model(name, seed=SEED, **sizes_of(config)).to(device).eval()
+    return create_model(name, seed=SEED, **common_fields(config)).to(device).eval()
 
 
-def sizes_of(config: ModelConfig) -> dict[str, Any]:
+def common_fields(config: ModelConfig) -> dict[str, Any]:
     """The fields that networks have in common when they are compared."""
     return {field: getattr(config, field) for field in ("num_classes", "time_steps", "in_size")}
 
 
 def compared_configs(names: Sequence[str], like: ModelConfig) -> dict[str, ModelConfig]:
     """The config of each of these networks at the sizes of another; an error if one cannot have them."""
-    configs = {name: model_config(name, **sizes_of(like)) for name in names}
+    configs = {name: model_config(name, **common_fields(like)) for name in names}
     for config in configs.values():
         config.check_size()
     return configs
@@ -130,7 +130,7 @@ def compared_network(name: str, config: ModelConfig, device: torch.device) -> Mo
     """A network as it would be used: deployed if it can be; with statistics measured on a synthetic clip."""
     if isinstance(config, RipeConfig):
         return deployed_network(name, config, device)
-    model = create_model(name, seed=SEED, **sizes_of(config)).to(device).eval()
+    model = create_model(name, seed=SEED, **common_fields(config)).to(device).eval()
     if has_running_statistics(model):
         recalibrate(model, [synthetic_clip(config.time_steps, *config.in_size, samples=2, seed=1)])
     return model
