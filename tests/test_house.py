@@ -65,7 +65,17 @@ def test_a_package_uses_the_packages_before_it(path):
     if package not in PACKAGES:
         return
     # Modules beside the packages.
-    shared = {"errors", "files", "folders", "schema", "templating", "yaml_text", "callable_package", "command_options"}
+    shared = {
+        "errors",
+        "files",
+        "folders",
+        "schema",
+        "templating",
+        "yaml_text",
+        "callable_package",
+        "command_options",
+        "own_modules",
+    }
     allowed = {*PACKAGES[: PACKAGES.index(package) + 1], *shared}
     packages = imported_packages(path)
     if package == "cli":  # which calls the public functions of the package

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ripe_mambaspike.account.run import account as account
     from ripe_mambaspike.account.run import account_sweep as account_sweep
+    from ripe_mambaspike.api import evaluate as evaluate
     from ripe_mambaspike.api import load as load
     from ripe_mambaspike.data.calibration import calibrate_camera as calibrate_camera
     from ripe_mambaspike.data.datasets import list_datasets as list_datasets
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from ripe_mambaspike.events.writing import write as write
     from ripe_mambaspike.inference.capture import capture as capture
     from ripe_mambaspike.inference.classifier import Classifier as Classifier
-    from ripe_mambaspike.inference.evaluate import evaluate as evaluate
     from ripe_mambaspike.inference.predict import Prediction as Prediction
     from ripe_mambaspike.inference.predict import predict as predict
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
@@ -62,7 +62,7 @@ __version__ = "0.1.0"
 
 _MODULES = {  # module → the names it brings to the top level
     "account.run": ("account", "account_sweep"),
-    "api": ("load",),
+    "api": ("evaluate", "load"),
     "data.calibration": ("calibrate_camera",),
     "data.datasets": ("list_datasets", "prepare_dataset", "verify_dataset"),
     "data.download": ("download_dataset",),
@@ -80,7 +80,6 @@ _MODULES = {  # module → the names it brings to the top level
     "events.writing": ("write",),
     "inference.capture": ("capture",),
     "inference.classifier": ("Classifier",),
-    "inference.evaluate": ("evaluate",),
     "inference.predict": ("Prediction", "predict"),
     "inference.streamer": ("Streamer",),
     "live.serve": ("serve",),

@@ -1,11 +1,32 @@
 """Functions that span several packages, for the top level of the package."""
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
+from torch import Tensor
+
+from ripe_mambaspike.data.clips import EvalBatches
 from ripe_mambaspike.deploy.export.run import is_export, load_export
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.deploy.fuse.checkpoint import load_fused
+from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.region import Crop, Size
+from ripe_mambaspike.inference.capture import CapturedShapes
+from ripe_mambaspike.inference.checkpoint_data import (
+    data_settings_of,
+    open_data_for,
+    split_of,
+    store_note,
+    trained_store,
+)
 from ripe_mambaspike.inference.classifier import Classifier, load_network
+from ripe_mambaspike.inference.evaluate import CheckpointEvaluation, shuffled_steps
+from ripe_mambaspike.models.accuracy import EVAL_BATCH, evaluate_batches
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.labels import find_checkpoint, read_labels
+from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.nn.eval_mode import choose_device
 
 
 def load(
@@ -30,3 +51,49 @@ def load(
     if device is not None:
         raise InputError(f"device: expected none for the export in {path}, got {device}", field="device")
     return load_export(path, time_steps=time_steps, grid=grid, sensor_size=sensor_size, crop=crop, trust=trust)
+
+
+def evaluate(
+    checkpoint: str | Path,
+    *,
+    dataset: str | None = None,
+    root: str | Path | None = None,
+    split: Literal["train", "val", "test"] = "test",
+    partition: str | None = None,
+    store: str | None = None,
+    fused: bool = False,
+    shuffle: bool = False,
+    device: str | None = "auto",
+    model: Model | None = None,
+) -> CheckpointEvaluation:
+    """Evaluate the network of a run, or of a saved folder, on a split of a dataset, binned as for training.
+
+    dataset, root, partition, store: the dataset, its folder, its way of splitting and its preparation (a key or
+        "current"); by default those of training
+    fused: fuse the network first
+    shuffle: put every clip's time steps into a random order, to see what the network knows from time
+    device: "auto", "cpu" or "cuda"
+    model: evaluate this network instead of the saved one
+    """
+    if fused and model is not None:
+        raise InputError.expected("fused", "False with a model", fused)
+    folder = find_checkpoint(checkpoint)
+    target = choose_device(device, "device")
+    if model is None:
+        model = load_fused(folder) if fused else from_pretrained(folder)
+    labels = read_labels(folder)
+    settings = data_settings_of(folder, labels, dataset=dataset, root=root, partition=partition, store=store)
+    data = open_data_for(folder, labels, settings)
+    trained = trained_store(folder, labels)
+    batches: Iterable[tuple[Tensor, Tensor]] = EvalBatches(split_of(data, split), EVAL_BATCH, target)
+    if shuffle:
+        batches = shuffled_steps(batches)
+    model = model.to(target)
+    scores = evaluate_batches(model, batches, len(data.classes), CapturedShapes(model).run)
+    if not math.isfinite(scores.loss):  # a clip without finite logits would count as its first class
+        raise WeightsError.expected("logits", "finite numbers", "others", path=folder)
+    selected_on_test = labels.protocol == "paper" and split == "test" and settings.dataset == labels.set
+    return CheckpointEvaluation(
+        str(checkpoint), model.config.form, settings.dataset, data.partition, data.store.key, trained, split, shuffle,
+        selected_on_test, data.classes, scores, store_note(trained, data),
+    )  # fmt: skip

@@ -138,7 +138,7 @@ def remove_leftovers(folder: Path, names: str) -> list[Path]:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[bool]:
-    """Hold a lock file; raises a DataError with the message `busy` if another process holds it.
+    """Hold a lock file; raises a DataError if another process, which `busy` describes, holds it.
 
     Locks end with their process. Yields whether the lock is held; it is not where locks are not supported.
     """
@@ -155,7 +155,7 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(handle)
-            raise DataError.expected("lock", "one process at a time", busy, path=path) from error
+            raise DataError.expected("lock", "no other process", busy, path=path) from error
         except OSError as error:
             LOG.warning(f"{path} cannot be locked here ({error.strerror}); take care that no second process uses it")
             break

@@ -73,6 +73,16 @@ def test_the_scan_is_nine_operations_a_token_channel_and_state(overrides):
     assert count_flops(config).by_part["scan"] == expected
 
 
+def test_the_scan_of_other_sizes():
+    config = model_config("nmnist", **SMALL, d_state=6, expand=3)
+    tokens = sum(count * 3 * width for count, width in zip((25, 13, 7), (8, 16, 24), strict=True))
+    assert count_flops(config).by_part["scan"] == 2 * 9 * 5 * 6 * tokens
+    flat = model_config("nmnist", **SMALL, mixer="flat-matched")
+    inner = [level.sizes.d_inner for level in flat.levels() if level.mixes]
+    assert count_flops(flat).by_part["scan"] == 2 * 9 * 5 * 25 * 16 * sum(inner)
+    assert token_counts(flat) == [25] * 4
+
+
 def counted_by_pytorch(model, height, width):
     x = synthetic_clip(model.config.time_steps, height, width)
     # PyTorch counts its own operators and cannot look into ours: the reference path it is.
@@ -108,6 +118,16 @@ def test_shipped_networks_equal_pytorchs_counter(name, size):
         {"mixer": "gru"},
         {"mixer": "none"},
         {"mixer": "flat"},
+        {"mixer": "flat-matched"},
+        {"mixer": "flat-matched", "bridge_dim": 11, "expand": 1},
+        {"bridge_dim": 11},
+        {"bridge_dim": 11, "pool_ratios": (2, 1, 3), "num_tokens": 7},
+        {"d_state": 6, "expand": 3, "d_conv": 2},
+        {"mixer": "gru", "d_state": 6},
+        {"causal": True, "d_state": 6, "bridge_dim": 11},
+        {"attention_feature_map": "exp"},
+        {"attention_feature_map": "relu", "attention": "grouped", "attention_epsilon": 0.1},
+        {"csilif_reset": 0.2, "detach_reset": True},
         {"head_hidden_size": 30},
         {"pool_ratios": (2, 1, 3)},
         {"causal": True},

@@ -43,6 +43,29 @@ def test_options_reach_the_network(ripe, small_words):
     assert document["flops"]["by_part"]["scan"] == 0
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"d_state": 8}, {"expand": 1, "d_conv": 2}, {"bridge_dim": 48}, {"mixer": "flat-matched"}],
+    ids=lambda fields: "-".join(fields),
+)
+def test_the_paper_s_choices_are_counted(ripe, fields):
+    words = [f"{name}={value}" for name, value in fields.items()]
+    document = read(ripe("account", "dvsgesture", "--in-size", "34", "--set", *words, "--json"))
+    for form in ("training", "deployed"):
+        model = create_model("dvsgesture", form=form, **fields)
+        assert document["parameters"][form] == sum(p.numel() for p in model.parameters())
+    assert {name: document["config"][name] for name in fields} == fields
+    assert document["energy"]["network_dense_microjoules"] > 0
+
+
+def test_numbers_may_be_written_with_an_exponent(ripe, small_words):
+    words = (*small_words, "attention_epsilon=1e-3", "csilif_reset=0.25", "attention_feature_map=softplus")
+    config = read(ripe("account", "nmnist", *words, "--json"))["config"]
+    assert (config["attention_epsilon"], config["csilif_reset"]) == (1e-3, 0.25)
+    assert config["attention_feature_map"] == "softplus"
+    assert ripe("account", "nmnist", "--set", "attention_epsilon=small").code == 2
+
+
 def test_the_same_arguments_give_the_same_bytes(ripe, small_words):
     first, second = (ripe("account", "nmnist", *small_words, "--json").out for _ in range(2))
     assert first == second

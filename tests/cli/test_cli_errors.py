@@ -1,5 +1,7 @@
 """Words a command cannot use: exit code 2, one sentence that names them, nothing on standard output."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -159,3 +161,22 @@ def test_too_little_memory_names_options_of_the_command(refused, monkeypatch):
 def test_a_positional_argument_is_named_as_in_the_help(refused):
     for words, name in ((("train", "nosuch"), "RECIPE"), (("account", "nosuch"), "MODEL")):
         refused(words, f"ripe: {name}: ", "'nosuch'", "dvsgesture")
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("eval", "run", "--splitt", "test"), "ripe eval --help"),
+        (("eval",), "ripe eval --help"),
+        (("data", "prepare", "folder", "--splitt"), "ripe data prepare --help"),
+        (("data",), "ripe data --help"),
+        (("bench", "infer", "--nothing"), "ripe bench infer --help"),
+        (("evl",), "ripe --help"),
+        ((), "ripe --help"),
+    ],
+)
+def test_a_parse_error_names_the_help_of_its_command_alone(ripe, words, command):
+    result = ripe(*words)
+    assert result.code == 2
+    text = " ".join(result.err.translate(dict.fromkeys(map(ord, "╭╮╰╯│─"))).split())
+    assert re.findall(r"ripe(?: [a-z]+)* --help", text) == [command]

@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from raising import raises
-from ripe_mambaspike.cli.recipes import RecipesCommand
+from ripe_mambaspike.cli.recipes import RecipesCommand, show_fields
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipes import (
     describe_recipe,
     field_help,
@@ -16,6 +17,7 @@ from ripe_mambaspike.train.recipes import (
     load_recipe,
     recipe_from,
     save_recipe,
+    with_settings,
 )
 
 
@@ -86,8 +88,21 @@ def test_help_lists_every_field_with_its_comment(ripe, command):
     assert result.code == 0
     words = " ".join(result.out.replace("│", " ").split())
     for path, text in field_help().items():
-        if path != "model.fields":  # a mapping, which --set alone takes
-            assert f"--{path.replace('_', '-')} " in words
-            assert text in words, path
-    found = re.search(r"--augmentation\.label-smoothing FLOAT (.*?) --", words)
-    assert "(default: 0.1)" in found[1]
+        assert f"--{path} " in words if "." in path else f"--set {path}=" in words
+        assert text in words
+
+
+def test_the_help_lists_every_field_as_it_is_typed(capsys):
+    """Each with its default, which can be typed as it is shown."""
+    show_fields()
+    text = capsys.readouterr().out
+    found = re.findall(r"^  --(?:set )?([a-z_.]+)[ =].*\n((?:      .*\n)+)", text, re.MULTILINE)
+    found = [(name, " ".join(lines.split()).rpartition("(default: ")[2][:-1]) for name, lines in found]
+    assert [name for name, _ in found] == list(field_help())
+    defaults = [f"{name}={default}" for name, default in found]
+    assert with_settings(Recipe(), defaults) == Recipe()
+    assert "None" not in text
+    assert "--data.grid [INT, INT] | null" in text
+    assert "--data.validation true|false" in text
+    assert "--run.device auto|cpu|cuda" in text
+    assert "--model.fields {NAME: VALUE, …}" in text

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import load_dataset
+from ripe_mambaspike.data.known_stores import KNOWN_STORES
 from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, save_calibration
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
 COMMANDS = ("make", "calibrate")
+OPEN = {
+    f"{name}{size}" for name in ("sim-cifar10", "sim-caltech101", "gestures-hard") for size in ("", "-small")
+}  # the open sets
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
         "ripe: note: 30 pictures are there; the whole set has 70,000",
     ]
     document = json.loads(result.out)
-    assert list(document) == [*store_document_keys, "simulated", "recipe"]
+    assert list(document) == [*store_document_keys, "simulated", "recipe", "checksum_ships"]
     assert document["recipe"]["seed"] == 3
     assert document["recipe"]["variation"] == 0.5
     assert document["recipe"]["calibration"]["pixel"]["leak_hz"] == 5.0
@@ -83,6 +87,23 @@ def test_the_default_set(ripe, tmp_path):
     assert sorted(train.labels.tolist()) == list(range(11))
 
 
+def test_an_open_set(ripe, tmp_path, monkeypatch):
+    """Its difficulty is part of the recipe; whether its checksum ships is printed."""
+    counts = ("--train", "11", "--val", "2", "--test", "2", "--size", "12", "--seconds", "0.1", "--workers", "1")
+    words = ("sim", "make", "gestures-hard", "--out", tmp_path / "out", *counts, "--set", "clutter=0", "noise_hz=9.5")
+    document = json.loads(ripe(*words, "--json").out)
+    assert document["recipe"]["difficulty"] | {"clutter": 0, "noise_hz": 9.5} == document["recipe"]["difficulty"]
+    assert document["checksum_ships"] is False
+    assert "checksum" not in ripe(*words).out
+    monkeypatch.setitem(KNOWN_STORES, document["key"], document["sha256"])
+    assert "checksum" in ripe(*words).out
+    monkeypatch.setitem(KNOWN_STORES, document["key"], "0" * 64)
+    for refused in (ripe(*words), ripe("data", "verify", "gestures-hard", "--root", tmp_path / "out")):
+        assert (refused.code, refused.out) == (2, "")
+        assert len(refused.err.splitlines()) == 1
+        assert "sha256" in refused.err
+
+
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help(ripe, words):
     result = ripe("sim", *words, "--help")
@@ -102,6 +123,13 @@ def test_help(ripe, words):
         (("make", "sim-nmnist", "--out", "o", "--train", "many"), ("--train", "many")),
         (("make", "sim-nmnist", "--out", "o", "--workers", "0"), ("--workers", "0", "1 to 1024")),
         (("make", "synthgesture", "--out", "o", "--size", "2000"), ("--size", "2000", "8 to 1024")),
+        (("make", "synthgesture", "--out", "o", "--set", "clutter=2"), ("clutter", "synthgesture")),
+        (("make", "gestures-hard", "--out", "o", "--set", "clutter"), ("--set", "clutter")),
+        (("make", "gestures-hard", "--out", "o", "--set", "cluter=2"), ("cluter", "clutter")),
+        (("make", "gestures-hard", "--out", "o", "--set", "clutter=99"), ("clutter", "99", "10")),
+        (("make", "gestures-hard", "--out", "o", "--images", "i"), ("--images", "gestures-hard")),
+        (("make", "sim-cifar10", "--out", "o"), ("--images", "sim-cifar10")),
+        (("make", "sim-cifar10", "--out", "o", "--images", "nothing.zip"), ("nothing.zip", "images")),
     ],
 )
 def test_invalid_options_are_refused(refused, words, named):
@@ -135,7 +163,7 @@ def test_a_folder_that_cannot_be_written_is_refused(ripe, tmp_path, quick, mnist
 def test_datasets_are_marked_as_simulated(ripe):
     rows = {row["name"]: row for row in json.loads(ripe("data", "sets", "--json").out)}
     made = {name for name, row in rows.items() if row["simulated"]}
-    assert made == {"synthgesture", "sim-nmnist", "sim-cifar10", "sim-caltech101"}
+    assert made == {"synthgesture", "sim-nmnist", *OPEN}
     assert all("simulated" in rows[name]["title"] for name in made)
     result = ripe("data", "prepare", "sim-nmnist", "--root", ".")
     assert result.code == 2

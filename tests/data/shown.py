@@ -75,6 +75,16 @@ def cifar_names(train: int, test: int) -> list[str]:
     return [f"{part}/{name}/{number:04d}.png" for part, count in parts for name in CIFAR for number in range(count)]
 
 
+def caltech_names(**counts: int) -> list[str]:
+    """So many pictures of the named classes, and one of each other class up to Caltech101's 101."""
+    filled = {f"other_{number:03d}": 1 for number in range(101 - len(counts))}
+    return [
+        f"{name}/image_{number:04d}.png"
+        for name, count in {**counts, **filled}.items()
+        for number in range(1, count + 1)
+    ]
+
+
 def packed(root: Path, path: Path) -> Path:
     """The same as a zip file."""
     with zipfile.ZipFile(path, "w") as archive:

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from shown import camera, save_mnist, save_tree, split_names
+from shown import caltech_names, camera, save_mnist, save_tree, split_names
 from trees import contents
 
 from raising import raises
@@ -212,21 +212,21 @@ def test_invalid_options_are_refused(make, tmp_path, options, kind, field, menti
 
 
 def test_odd_pictures_are_found_before_anything_is_written(tmp_path, quick):
-    tree = save_tree(tmp_path / "tree", [f"a/image_{number}.png" for number in range(1, 12)])
-    save_tree(tree, ["a/image_9.png"], (3, 3))
+    tree = save_tree(tmp_path / "tree", caltech_names(a=11))
+    save_tree(tree, ["a/image_0009.png"], (3, 3))
 
     def refused(images, field, path, mentions):
         with raises(DataError, field, path, mentions):
             simulate_dataset("sim-caltech101", tmp_path / "out", images=images, calibration=quick)
         assert not (tmp_path / "out").exists()
 
-    odd = tree / "a" / "image_9.png"
+    odd = tree / "a" / "image_0009.png"
     refused(tree, "picture", odd, ("3×3", "from 8 to 4096"))
     odd.write_bytes(b"none")
     refused(tree, "picture", odd, "JPEG or PNG")
-    save_tree(tree, ["a/image_9.png", "a/image_09.png"])
+    save_tree(tree, ["a/image_0009.png", "a/image_09.png"])
     refused(tree, "images", tree, "'a/image_0009' twice")
-    refused(save_tree(tmp_path / "one", ["a/1.png"]), "images", None, "val clips")
+    refused(save_tree(tmp_path / "one", caltech_names()), "images", None, "val clips")
 
 
 def test_other_classes_than_digits_are_refused(tmp_path, quick):

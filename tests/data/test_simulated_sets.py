@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
-from shown import CIFAR, cifar_names, digits, packed, save_tree, split_names
+from shown import CIFAR, caltech_names, cifar_names, digits, packed, save_tree, split_names
 from trees import contents
 
 from raising import raises
@@ -53,17 +53,14 @@ def test_cifar_without_parts(tmp_path):
 
 def test_caltech_is_split_as_the_original(tmp_path, quick):
     """The first nine tenths by number, rounded up; pictures of any aspect."""
-    names = [
-        f"{kind}/image_{number:04d}.png" for kind, count in (("ant", 11), ("cup", 20)) for number in range(1, count + 1)
-    ]
-    tree = save_tree(tmp_path / "tree", names, (20, 12))
+    tree = save_tree(tmp_path / "tree", caltech_names(ant=11, cup=20), (20, 12))
     save_tree(tree, ["ant/image_0001.png"], (9, 33))
     root = tmp_path / "out"
     store = simulate_dataset("sim-caltech101", root, images=tree, calibration=quick, size=24)
     assert store.partitions == ("first-90",)
     named = split_names(root, "sim-caltech101")
     assert named["test"] == ["ant/image_0011", "cup/image_0019", "cup/image_0020"]
-    assert (len(named["train"]), len(named["val"])) == (25, 3)
+    assert (len(named["train"]), len(named["val"])) == (25 + 99, 3)
     assert not set(named["train"]) & set(named["val"])
     assert min(store.index.clips.events) > 50
 
@@ -181,13 +178,19 @@ def test_a_picture_is_padded_with_its_border():
 
 
 def test_an_even_photo_gives_little_but_noise(tmp_path, quick):
-    for number in range(11):
-        name = f"a/image_{number}.png"
+    for number, name in enumerate(caltech_names(a=11)):
         save_tree(tmp_path / "noise", [name])
-        (tmp_path / "even" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "even" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (16, 12), 120 + number).save(tmp_path / "even" / name)
     made = [
-        simulate_dataset("sim-caltech101", tmp_path / "out", images=tmp_path / kind, calibration=quick, size=24)
+        simulate_dataset(
+            "sim-caltech101",
+            tmp_path / "out",
+            images=tmp_path / kind,
+            calibration=quick,
+            size=24,
+            difficulty={"noise_hz": 0},
+        )
         for kind in ("even", "noise")
     ]
     even, noise = (np.mean(store.index.clips.events) for store in made)

@@ -14,6 +14,10 @@ VARIANTS = [
     {"neurons": "lif"},
     {"neurons": "csilif"},
     {"head_hidden_size": 30},
+    {"mixer": "flat-matched"},
+    {"neurons": "csilif", "csilif_reset": 0.2, "detach_reset": True},
+    *({"attention_feature_map": kind, "attention_epsilon": 0.1} for kind in ("relu", "softplus", "exp")),
+    {"bridge_dim": 13, "d_state": 6, "d_conv": 3, "expand": 3},
     {"time_steps": 1},
 ]
 

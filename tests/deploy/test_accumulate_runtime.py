@@ -76,6 +76,23 @@ def test_every_spike_of_the_dense_network(sums):
         assert list(made.spikes) == [f"stage{s}.{w}_neuron" for s in (1, 2, 3) for w in ("first", "second")]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (("csilif_reset", 0.2), ("attention_feature_map", "exp")),
+        (("bridge_dim", 13), ("d_state", 6), ("expand", 1), ("attention_epsilon", 0.1)),
+        (("mixer", "flat-matched"), ("attention_feature_map", "relu"), ("detach_reset", True)),
+    ],
+    ids=lambda fields: "-".join(name for name, _ in fields),
+)
+def test_the_paper_s_choices(fields):
+    runtime = Accumulator(dual(*fields), "float64")
+    made = runtime.run(clips(1)[0])
+    same(made, runtime.run_dense(clips(1)[0]))
+    assert list(made.additions) == ELIGIBLE
+    assert min(made.additions.values()) > 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "nmnist-real").is_dir(), reason="the shared recordings are not there")
 @pytest.mark.parametrize("sums", SUMS)

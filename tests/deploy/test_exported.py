@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.raising import raises
 
-from ripe_mambaspike.deploy.export.manifest import MANIFEST
+from ripe_mambaspike.deploy.export.manifest import MANIFEST, config_of, read_manifest
 from ripe_mambaspike.deploy.export.parity import MAX_DIFFERENCE, ParityResult, compare_outputs, require_parity
 from ripe_mambaspike.deploy.export.registry import ExportOptions, export_format
 from ripe_mambaspike.deploy.export.run import CLIP, STEPS, load_export, load_exported
@@ -17,6 +17,7 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_float16
 from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
 from ripe_mambaspike.models.labels import Labels
+from ripe_mambaspike.models.old_names import ADDED_FIELDS
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.models.synthetic import synthetic_clip
@@ -157,6 +158,25 @@ def test_without_a_clip_graph_step_and_tail_are_run(onnx, copied, clips):
     assert torch.equal(load_exported(copied)(clips[:1]), load_exported(onnx).by_steps(clips[:1]))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("neurons", ["alif", "silif", "alif"]), ("attention", "mine"), ("mixer", "average")]
+)
+def test_a_clip_graph_runs_without_the_file_that_registers_a_layer(onnx, copied, clips, field, value):
+    """The graph holds the layer; the states of a step graph are those of the network, which cannot be built."""
+    document = json.loads((copied / MANIFEST).read_text())
+    document["config"][field] = value
+    (copied / MANIFEST).write_text(json.dumps(document))
+    exported = load_exported(copied)
+    assert torch.equal(exported(clips), load_exported(onnx)(clips))
+    with raises(ConfigError, field, mentions="RIPE_IMPORT"):
+        exported.by_steps(clips)
+    for wrong in (3, [3, "silif", "silif"], None):
+        document["config"][field] = wrong
+        (copied / MANIFEST).write_text(json.dumps(document))
+        with raises(WeightsError, "config", copied / MANIFEST):
+            load_exported(copied)
+
+
 def test_a_folder_round_trip_with_small_weights(model, clips, tmp_path):
     stored = to_float16(model)
     out = write_export(model, ExportOptions("safetensors", "fp16"), tmp_path / "out", LABELS, stored)
@@ -190,6 +210,17 @@ def test_a_damaged_export(copied, damage):
         path.write_bytes(data[:-9] if damage == "cut" else data[:99] + bytes([data[99] ^ 1]) + data[100:])
     with raises(WeightsError, field=None if damage == "gone" else "sha256", path=path):
         load_exported(copied)
+
+
+def test_a_manifest_from_before_a_config_field(copied, clips):
+    path = copied / MANIFEST
+    document = json.loads(path.read_text())
+    before = load_exported(copied)(clips[:1])
+    for name in ADDED_FIELDS["ripe-mambaspike"]:
+        del document["config"][name]
+    path.write_text(json.dumps(document))
+    assert config_of(read_manifest(copied), copied).d_state == 16
+    assert torch.equal(load_exported(copied)(clips[:1]), before)
 
 
 @pytest.mark.parametrize(

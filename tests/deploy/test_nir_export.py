@@ -67,6 +67,31 @@ def test_a_front_end_that_nir_expresses_has_the_network_s_spikes(tmp_path, neuro
     assert not any("norms over time" in sentence or "attention" in sentence for sentence in missing)
 
 
+def test_another_reset_factor(tmp_path):
+    model = network(neurons="csilif", csilif_reset=0.2, attention="none", same_steps=True)
+    x = synthetic_clip(5, 16, 16, 2, seed=1).double()
+    nir_file.save(model, tmp_path / "front.nir", 16, 16)
+    front, ours = nir_file.load(tmp_path / "front.nir"), spikes_of(model, x)
+    assert min(one.mean().item() for one in ours) > 0.01
+    assert all(torch.equal(one, other) for one, other in zip(ours, front(x), strict=True))
+    assert front.network.config == model.config
+    assert front.network.stages[0].first_neuron.reset_factor == 0.2
+    other = network(neurons="csilif", attention="none", same_steps=True)
+    other.load_state_dict(model.state_dict())
+    assert any(not torch.equal(one, another) for one, another in zip(ours, spikes_of(other, x), strict=True))
+
+
+@pytest.mark.parametrize("feature_map", ["relu", "softplus", "exp"])
+def test_metadata_restores_other_feature_maps(tmp_path, feature_map):
+    model = network(attention_feature_map=feature_map, attention_epsilon=0.1, time_steps=4, bridge_dim=13)
+    x = synthetic_clip(4, 16, 16, 2, seed=2).double()
+    nir_file.save(model, tmp_path / "front.nir", 16, 16)
+    front = nir_file.load(tmp_path / "front.nir")
+    ours = spikes_of(model, x)
+    assert all(torch.equal(one, other) for one, other in zip(ours, front.restored(x), strict=True))
+    assert torch.equal(front.network(x), model(x))
+
+
 class LeakyWithGain(ConstantsNeuron):
     def __init__(self, channels):
         super().__init__()

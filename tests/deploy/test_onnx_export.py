@@ -67,6 +67,20 @@ def made(tmp_path_factory):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("feature_map", ["relu", "softplus", "exp"])
+def test_the_paper_s_choices(tmp_path, feature_map):
+    mixing = {"mixer": "flat-matched", "d_state": 6, "d_conv": 3} if feature_map == "exp" else {"mixer": "none"}
+    fields = {"attention_feature_map": feature_map, "attention_epsilon": 0.1, "csilif_reset": 0.2, "bridge_dim": 13}
+    model = create_model("nmnist", seed=0, **{**SMALL, "embed_dims": (4, 8, 8), **fields, **mixing})
+    randomize(model, 0)
+    model = fuse(model, quiet=True)
+    onnx_file.save(make_graph("clip", model, 18, 18), tmp_path / "clip.onnx", dynamic=False)
+    x = synthetic_clip(STEPS, 18, 18, seed=3)
+    (logits,) = onnx_file.load(tmp_path / "clip.onnx")(x)
+    assert apart(logits, model(x)) <= 1e-4
+
+
+@torch.no_grad()
 def test_one_file_serves_every_batch_and_size(tmp_path):
     """Without blocks, whose only part that depends on the size is the scan above: symbolic sizes are slow to trace."""
     model = create_model("nmnist", seed=0, **{**SMALL, "mixer": "none"})

@@ -192,8 +192,9 @@ def test_files_of_the_whole_networks_are_small(tmp_path, name):
 @pytest.mark.parametrize(
     "fields",
     [{"attention": kind} for kind in ("low-rank", "grouped", "sigmoid", "gate", "none")]
-    + [{"mixer": kind} for kind in ("transformer", "gru", "conv1d", "none", "flat")]
-    + [{"bridge": "stage3"}, {"tdm": False}, {"head_hidden_size": 20}, {"num_tokens": 3}],
+    + [{"mixer": kind} for kind in ("transformer", "gru", "conv1d", "none", "flat", "flat-matched")]
+    + [{"bridge": "stage3"}, {"tdm": False}, {"head_hidden_size": 20}, {"num_tokens": 3}]
+    + [{"bridge_dim": 13}, {"d_state": 6}, {"attention_feature_map": "exp"}, {"csilif_reset": 0.2}],
     ids=lambda fields: "-".join(map(str, *fields.items())),
 )
 def test_int8_changes_the_layers_of_every_variant_by_less_than_10_percent(loud, fields):

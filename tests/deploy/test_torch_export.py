@@ -80,6 +80,8 @@ def test_damaged_files_and_other_sizes(small, tmp_path):
     [
         *({"attention": kind} for kind in ("low-rank", "grouped", "sigmoid", "gate", "none")),
         *({"mixer": kind} for kind in ("transformer", "gru", "conv1d", "flat")),
+        *({"attention_feature_map": kind} for kind in ("relu", "softplus", "exp")),
+        {"mixer": "flat-matched", "bridge_dim": 13, "csilif_reset": 0.2},
         {"num_tokens": 3, "in_size": (18, 18)},
         {"head_hidden_size": 16, "bridge": "stage3", "neurons": "lif", "tdm": False},
     ],

@@ -149,6 +149,9 @@ def test_the_cut_into_packets_changes_nothing(classifier, sizes, hop, early):
         {"attention": "none"},
         {"num_tokens": 2},
         {"time_steps": 1},
+        {"bridge_dim": 11, "d_state": 6, "detach_reset": True},
+        {"mixer": "flat-matched", "attention_feature_map": "relu"},
+        {"attention": "low-rank"},
     ],
     ids=lambda fields: "-".join(fields),
 )
@@ -189,6 +192,17 @@ def test_networks_in_other_forms_and_precisions(stream, kind):
     predictions = Streamer(one, SENSOR, window_us=400, hop_us=400 if precision else 300).push(stream[:2000])
     assert len(predictions) > (2 if precision else 3)
     assert [each.probabilities for each in predictions] == [whole(one, stream, each) for each in predictions]
+
+
+def test_another_reset_factor_runs_the_clip(stream):
+    model = network(csilif_reset=0.2)
+    assert isinstance(make_batch(model, 1, (16, 16), 4), ClipBatch)
+    one = Classifier(model, NAMES, 4, (16, 16), "time", False)
+    predictions = Streamer(one, SENSOR, window_us=400, hop_us=300).push(stream[:2000])
+    assert len(predictions) > 3
+    assert [each.probabilities for each in predictions] == [whole(one, stream, each) for each in predictions]
+    default = Classifier(network(), NAMES, 4, (16, 16), "time", False)
+    assert predictions[-1].probabilities != whole(default, stream, predictions[-1])
 
 
 def test_without_operators_the_clip_is_run(classifier, stream):

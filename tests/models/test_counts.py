@@ -151,6 +151,71 @@ def test_no_mixer_is_smaller_by_its_blocks():
     assert round(100 * (whole - without) / whole, 1) == 23.7
 
 
+MATCHED = [
+    *((name, {}) for name in ("ncaltech101", "dvsgesture", "nmnist", "dailydvs200", "dailydvs200-lite")),
+    ("dvsgesture", {"d_state": 8}),
+    ("dvsgesture", {"expand": 1, "d_conv": 2}),
+    ("ncaltech101", {"bridge_dim": 48}),
+    ("dvsgesture", {"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512), "num_classes": 1000}),
+    ("nmnist", {"stage_channels": (16, 32, 48), "embed_dims": (16, 32, 48)}),
+    ("nmnist", {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5, "num_classes": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "fields"), MATCHED, ids=str)
+def test_a_matched_flat_stack_matches_the_training_count(name, fields):
+    whole, flat = count(name, **fields), count(name, mixer="flat-matched", **fields)
+    assert abs(flat - whole) <= 0.001 * whole
+    assert deployed(name, mixer="flat-matched", **fields) - deployed(name, **fields) == flat - whole
+
+
+def test_the_width_of_a_matched_flat_stack_does_not_depend_on_the_head():
+    """Or a new head would make another network of the config."""
+    model = create_model("nmnist", mixer="flat-matched")
+    model.reset_classifier(200)
+    fresh = skeleton("nmnist", mixer="flat-matched", num_classes=200)
+    assert [p.shape for p in fresh.parameters()] == [p.shape for p in model.parameters()]
+
+
+@pytest.mark.parametrize("mixer", ["mamba", "flat", "transformer", "gru", "conv1d"])
+@pytest.mark.parametrize("fields", [{"d_state": 8}, {"expand": 3, "d_conv": 2}], ids=str)
+def test_other_sizes_of_mamba_are_the_budget_of_the_arms(mixer, fields):
+    whole, arm = count("dvsgesture", **fields), count("dvsgesture", mixer=mixer, **fields)
+    assert (abs(arm - whole) <= 0.001 * whole) == (mixer != "flat")
+
+
+@pytest.mark.parametrize(
+    ("fields", "less"),
+    [
+        ({"d_state": 8}, sum(2 * 2 * d * 3 * 8 for d in (32, 64, 128))),  # x_proj has two rows a state, A one
+        ({"d_conv": 3}, sum(2 * 2 * d for d in (32, 64, 128))),
+        ({"expand": 1}, sum(2 * d * (3 * d + 2 * -(-d // 16) + 3 * 16 + 7) for d in (32, 64, 128))),
+    ],
+    ids=str,
+)
+def test_the_sizes_of_mamba(fields, less):
+    assert count("dvsgesture", **fields) == 1_521_586 - less
+
+
+def test_another_bridge_width_adds_a_transition():
+    """To the three projections with their norms, the bridge's and the hierarchy's LayerNorm and A's projection."""
+    training, fused = by_part("cifar10dvs", bridge_dim=48), by_part("cifar10dvs", bridge_dim=48, form="deployed")
+    assert fused["bridge"] == 9 * 2 * 224 * 48 + 3 * 2 * 48 + 3 + 2 * 48 + (128 * 48 + 48)
+    assert fused["hierarchy"] == 372_640 + 2 * 16 + (48 * 32 + 32 + 2 * 32)
+    assert training["hierarchy"] == fused["hierarchy"]
+    assert fused["head"] == 1_290
+    assert by_part("cifar10dvs", bridge_dim=32, form="deployed") == by_part("cifar10dvs", form="deployed")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"csilif_reset": 0.2}, {"detach_reset": True}, {"attention_feature_map": "exp"}, {"attention_epsilon": 0.1}],
+    ids=str,
+)
+def test_these_choices_have_no_parameters(fields):
+    assert count("dvsgesture", **fields) == 1_521_586
+
+
 def test_the_flat_stack():
     model = skeleton("ncaltech101", mixer="flat")
     blocks = sum(p.numel() for p in model.hierarchy.blocks.parameters())

@@ -33,6 +33,13 @@ FIELDS = [
     {"mixer": "none"},
     {"num_tokens": 4},
     {"head_hidden_size": 24},
+    {"mixer": "flat-matched"},
+    {"attention_feature_map": "relu"},
+    {"attention_feature_map": "softplus", "attention_epsilon": 0.1, "attention": "low-rank"},
+    {"attention_feature_map": "exp"},
+    {"attention_epsilon": 0.1},
+    {"bridge_dim": 11, "pool_ratios": (2, 1, 3)},
+    {"d_state": 6, "d_conv": 3, "expand": 3},
 ]
 
 

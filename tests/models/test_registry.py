@@ -13,10 +13,16 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
 
 RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 BASELINES = ["mamba-spike", "mamba-spike-nmnist", "mamba-spike-pooled"]
+PEERS = [
+    "c3d", "cnn-gru", "event-mlp", "frame-cnn", "ms-resnet", "plif-net", "plif-net-cifar10dvs", "plif-net-nmnist",
+    "qkformer", "rtformer", "sdt", "sdt-v2", "spikepool", "spikepool-large", "spikformer", "spikmamba", "spikmamba-256",
+    "statten", "swformer", "tet-vggsnn", "tsm",
+]  # fmt: skip
 
 
 def test_the_names():
-    assert list_models() == RIPE + BASELINES
+    assert list_models()[: len(RIPE + BASELINES)] == RIPE + BASELINES
+    assert sorted(list_models()[len(RIPE + BASELINES) :]) == PEERS
 
 
 @pytest.mark.parametrize("name", RIPE)
@@ -108,6 +114,20 @@ def test_overrides_reach_the_config():
         ({"tdm": 1}, ["tdm", "1"]),
         ({"drop_path_rate": 1.0}, ["drop_path_rate", "1.0"]),
         ({"drop_path_rate": float("nan")}, ["drop_path_rate", "nan"]),
+        ({"csilif_reset": -0.1}, ["csilif_reset", "-0.1"]),
+        ({"csilif_reset": "half"}, ["csilif_reset", "half"]),
+        ({"csilif_reset": float("nan")}, ["csilif_reset", "nan"]),
+        ({"detach_reset": 1}, ["detach_reset", "1"]),
+        ({"attention_feature_map": "softmax"}, ["attention_feature_map", "softmax", "softplus"]),
+        ({"attention_epsilon": 0}, ["attention_epsilon", "0"]),
+        ({"attention_epsilon": float("inf")}, ["attention_epsilon", "inf"]),
+        ({"bridge_dim": 0}, ["bridge_dim", "0"]),
+        ({"bridge_dim": (8, 8, 8)}, ["bridge_dim", "(8, 8, 8)"]),
+        ({"d_state": 0}, ["d_state", "0"]),
+        ({"d_state": 4.0}, ["d_state", "4.0"]),
+        ({"d_conv": 1}, ["d_conv", "1", "2"]),
+        ({"expand": True}, ["expand", "True"]),
+        ({"mixer": "flat-matched", "causal": True}, ["mixer", "flat-matched", "causal"]),
         ({"form": "fused"}, ["form", "fused", "deployed"]),
         ({"form": "dual-kernel", "tdm": False}, ["dual-kernel", "tdm"]),
         ({"attention": "grouped", "stage_channels": (6, 8, 8)}, ["stage_channels", "(6, 8, 8)", "4"]),

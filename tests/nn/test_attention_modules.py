@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ripe_mambaspike.nn.attention import ATTENTIONS
+from ripe_mambaspike.nn.attention import ATTENTIONS, make_attention
 
 B, T, C, H, W = 2, 4, 8, 3, 5
 ATTENDING = pytest.mark.parametrize("kind", ["ds-mpa", "low-rank", "grouped", "sigmoid"])
@@ -54,7 +54,11 @@ def slow_feature(z):
     return torch.where(z > 0, z + 1, z.exp())
 
 
-def slow_attention(module, kind, potential, spikes, features):
+FEATURES = {"elu": slow_feature, "relu": lambda z: z.clamp(min=0), "softplus": lambda z: (1 + z.exp()).log(),
+            "exp": torch.exp}  # fmt: skip
+
+
+def slow_attention(module, kind, potential, spikes, features, feature=slow_feature, epsilon=1e-5):
     """Over the N×N weights themselves, with the previous step's spikes as values."""
     out, maps_ = [], []
     previous = torch.zeros_like(spikes[:, 0])
@@ -66,8 +70,8 @@ def slow_attention(module, kind, potential, spikes, features):
         if kind == "sigmoid":
             weights = torch.sigmoid(torch.einsum("bci,bcj->bij", q, k))
         else:
-            weights = torch.einsum("bci,bcj->bij", slow_feature(q), slow_feature(k))
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-5)
+            weights = torch.einsum("bci,bcj->bij", feature(q), feature(k))
+            weights = weights / (weights.sum(-1, keepdim=True) + epsilon)
         attention = torch.einsum("bij,bcj->bci", weights, v).view_as(features[:, t])
         maps_.append(attention)
         out.append(features[:, t] * (1 + module.gain[:, None, None] * attention))
@@ -86,6 +90,25 @@ def test_equals_the_slow_formula(same, kind):
     same(out, expected, 1e-11)
     assert torch.equal(state["spikes"], spikes[:, -1])
     assert torch.equal(out[:, 0], features[:, 0]), "at the first step V = 0 and X passes unchanged"
+
+
+@pytest.mark.parametrize("kind", ["ds-mpa", "low-rank", "grouped"])
+@pytest.mark.parametrize("feature_map", FEATURES)
+def test_the_configs_feature_map_and_epsilon(same, kind, feature_map):
+    module = make_attention(kind, C, feature_map=feature_map, epsilon=0.2).double()
+    given = maps()
+    (out, attention), _ = module(*given)
+    expected, expected_map = slow_attention(module, kind, *given, FEATURES[feature_map], 0.2)
+    same(attention, expected_map, 1e-11)
+    same(out, expected, 1e-11)
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "gate", "none"])
+def test_the_controls_have_neither(same, kind):
+    module, plain = make_attention(kind, C, feature_map="exp", epsilon=0.2).double(), ATTENTIONS[kind](C).double()
+    plain.load_state_dict(module.state_dict())
+    given = maps()
+    same(module(*given)[0], plain(*given)[0])
 
 
 @ATTENDING

@@ -6,11 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, make_head, pool_tokens
-from ripe_mambaspike.nn.mamba import BidirectionalMamba, Mamba
+from ripe_mambaspike.nn.levels import block_parameters, matched_flat_stack, plan_levels
+from ripe_mambaspike.nn.mamba import BidirectionalMamba, Mamba, MambaSizes
 from ripe_mambaspike.nn.mixers import ARMS, matched_sizes
 
 WIDTHS, RATIOS = (8, 12, 16), (1, 2, 2)
-MIXERS = ("mamba", "transformer", "gru", "conv1d", "none", "flat")
+MIXERS = ("mamba", "transformer", "gru", "conv1d", "none", "flat", "flat-matched")
+SIZES = [MambaSizes(), MambaSizes(d_state=5), MambaSizes(8, 3, 1), MambaSizes(32, 7, 3)]
 
 
 def size(module):
@@ -59,14 +61,19 @@ def slow_block(block, x):
     return x + torch.cat((ahead, behind.flip(1)), -1) @ block.merge.weight.T + block.merge.bias
 
 
+@pytest.mark.parametrize("entry", [None, 8, 6, 20])
 @pytest.mark.parametrize("count", [9, 6, 1])
-def test_equals_the_specification(same, count):
-    hierarchy = Hierarchy(WIDTHS, RATIOS, "mamba", 0.5).double().eval()
-    tokens = torch.randn(2, 3, count, 8, dtype=torch.float64)
+def test_equals_the_specification(same, count, entry):
+    """Tokens of another width than the first level's enter through a transition of their own."""
+    hierarchy = Hierarchy(WIDTHS, (2, 2, 2), "mamba", 0.5, entry=entry).double().eval()
+    width = entry or 8
+    tokens = torch.randn(2, 3, count, width, dtype=torch.float64)
     with torch.no_grad():
-        expected = F.layer_norm(tokens, (8,), hierarchy.norm.weight, hierarchy.norm.bias)
+        expected = F.layer_norm(tokens, (width,), hierarchy.norm.weight, hierarchy.norm.bias)
         for level, block in enumerate(hierarchy.blocks):
-            if level:
+            if not level and width == 8:
+                expected = slow_pool(expected, 2)
+            if level or width != 8:
                 change = hierarchy.transitions[level]
                 widened = slow_pool(expected, 2) @ change.widen.weight.T + change.widen.bias
                 expected = F.layer_norm(widened, widened.shape[-1:], change.norm.weight, change.norm.bias)
@@ -80,7 +87,7 @@ def test_every_mixer_runs_and_learns(mixer):
     hierarchy = Hierarchy(WIDTHS, RATIOS, mixer, 0.0)
     tokens = torch.randn(2, 3, 9, 8, requires_grad=True)
     out = hierarchy(tokens)
-    assert out.shape == (2, 3, 9 if mixer == "flat" else 3, 16)
+    assert out.shape == (2, 3, 9 if mixer.startswith("flat") else 3, 16)
     out.square().sum().backward()
     for name, parameter in hierarchy.named_parameters():
         assert parameter.grad is not None, name
@@ -118,6 +125,54 @@ def test_arms_have_the_budget_of_the_blocks_they_replace(arm, widths):
     assert min(sizes) >= 1
 
 
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_arms_follow_the_sizes_of_mamba(arm):
+    widths, sizes = (32, 64, 128), MambaSizes(d_state=4, expand=3)
+    budget = sum(size(BidirectionalMamba(width, sizes)) for width in widths)
+    free = matched_sizes(arm, widths, sizes)
+    spent = sum(size(ARMS[arm](width, hidden)) for width, hidden in zip(widths, free, strict=True))
+    assert abs(spent - budget) <= 0.005 * budget
+    assert size(Hierarchy(widths, RATIOS, arm, 0.0, sizes=sizes).blocks) == spent
+
+
+@pytest.mark.parametrize("sizes", [*SIZES, MambaSizes(d_inner=11)])
+@pytest.mark.parametrize("width", [1, 6, 33])
+def test_the_formula_counts_a_block(width, sizes):
+    assert block_parameters(width, sizes) == size(BidirectionalMamba(width, sizes))
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("entry", [None, 24, 200])
+@pytest.mark.parametrize("widths", [(32, 64, 128), (96, 192, 384), (64, 128, 256), (64, 64, 64), (16, 32, 48)])
+def test_a_matched_flat_stack_has_the_hierarchys_parameters(widths, entry, sizes):
+    with torch.device("meta"):
+        pyramid, flat = (Hierarchy(widths, RATIOS, mixer, 0.0, entry=entry, sizes=sizes)
+                         for mixer in ("mamba", "flat-matched"))  # fmt: skip
+    assert abs(size(flat) - size(pyramid)) <= 0.001 * size(pyramid)
+    assert len({block.norm.normalized_shape for block in flat.blocks}) == 1
+    inner = {block.forward_mamba.D.numel() for block in flat.blocks}
+    assert max(inner) - min(inner) <= 1
+
+
+@pytest.mark.parametrize("widths", [(1, 1, 1), (4, 4, 4), (4, 8, 8), (8, 16, 24), (1024, 2048, 16384)])
+def test_the_smallest_and_largest_stacks_can_be_matched(widths):
+    width, inner = matched_flat_stack(widths, widths[0])
+    assert len(inner) == 3
+    assert 1 <= width <= widths[-1]
+    assert sum(inner) / (3 * 2 * width) == pytest.approx(1, abs=0.7)
+
+
+def test_a_matched_flat_stack_is_mamba_at_one_width():
+    """Three blocks without pooling between a transition in and one out; the numbers of the paper's widths."""
+    levels = plan_levels((32, 64, 128), RATIOS, "flat-matched")
+    assert [(level.before, level.width) for level in levels] == [(32, 83), (83, 83), (83, 83), (83, 128)]
+    assert [level.ratio for level in levels] == [1, 1, 1, 1]
+    assert [level.sizes.d_inner for level in levels if level.mixes] == [167, 167, 167]
+    hierarchy = Hierarchy((32, 64, 128), RATIOS, "flat-matched", 0.2)
+    assert hierarchy.drop_rates == pytest.approx([0, 0.1, 0.2])
+    assert [type(one).__name__ for one in hierarchy.transitions] == ["Transition", "Identity", "Identity", "Transition"]
+
+
 @pytest.mark.parametrize(("width", "count"), [(32, 21_984), (64, 73_664), (128, 266_112)])
 def test_the_size_of_a_block(width, count):
     assert size(BidirectionalMamba(width)) == count
@@ -142,11 +197,17 @@ def test_the_wide_head():
     torch.testing.assert_close(head(x), gelu @ head[3].weight.T + head[3].bias)
 
 
-def test_a_state_dict_of_mamba_ssm_loads_as_it_is():
-    width, inner, rank = 24, 48, 2
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_state_dict_of_mamba_ssm_loads_as_it_is(sizes):
+    width, rank = 24, 2
+    inner, states, taps = sizes.expand * width, sizes.d_state, sizes.d_conv
     shapes = {
-        "A_log": (inner, 16), "D": (inner,), "in_proj.weight": (2 * inner, width), "conv1d.weight": (inner, 1, 4),
-        "conv1d.bias": (inner,), "x_proj.weight": (rank + 32, inner), "dt_proj.weight": (inner, rank),
+        "A_log": (inner, states), "D": (inner,), "in_proj.weight": (2 * inner, width),
+        "conv1d.weight": (inner, 1, taps), "conv1d.bias": (inner,),
+        "x_proj.weight": (rank + 2 * states, inner), "dt_proj.weight": (inner, rank),
         "dt_proj.bias": (inner,), "out_proj.weight": (width, inner),
     }  # fmt: skip
-    Mamba(width).load_state_dict({name: torch.randn(shape) for name, shape in shapes.items()}, strict=True)
+    module = Mamba(width, sizes)
+    torch.testing.assert_close(module.A_log.exp().detach(), torch.arange(1.0, states + 1).expand(inner, -1))
+    assert module.conv1d.weight.abs().max() <= taps**-0.5
+    module.load_state_dict({name: torch.randn(shape) for name, shape in shapes.items()}, strict=True)

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from tests.raising import raises
 
+from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.nn.neurons import NEURONS
+from ripe_mambaspike.nn.neurons import NEURONS, SiLIF, make_neuron
 
 CHANNELS = 64
 KINDS = pytest.mark.parametrize("kind", ["lif", "silif", "csilif"])
@@ -26,7 +28,7 @@ def slow_neuron(kind, neuron, x, mode):
             potential = u = beta * u + (1 - beta) * x_t
         else:
             pole = torch.exp(torch.complex(-torch.exp(p["log_damping"]), p["frequency"]) * torch.exp(p["log_step"]))
-            u = pole * (u - 0.5 * spike) + p["gain"] * x_t
+            u = pole * (u - neuron.reset_factor * spike) + p["gain"] * x_t
             potential = 2 * u.real
         distance = potential - threshold
         spike = torch.sigmoid(mode.sharpness * distance) if mode.relaxed else (distance >= 0).to(x.dtype)
@@ -81,6 +83,39 @@ def test_equals_the_recurrence(same, kind, mode):
     assert 0.02 < spikes.mean() < 0.98
     same(spikes, expected[0])
     same(potential, expected[1])
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.2, 1.0])
+def test_the_resonating_neuron_resets_by_the_configs_factor(same, factor):
+    neuron, x = make_neuron("csilif", 5, csilif_reset=factor).double(), drawn("csilif")[1]
+    (spikes, potential), _ = neuron(x)
+    expected = slow_neuron("csilif", neuron, x, HARD)
+    same(spikes, expected[0])
+    same(potential, expected[1])
+    assert make_neuron("silif", 5, csilif_reset=factor).reset_factor == 0.5
+
+
+@KINDS
+def test_a_detached_reset_leaves_out_its_part_of_the_gradient(kind):
+    """At the second step the first spike is known: the gradient goes through the decay alone."""
+    neuron = make_neuron(kind, 5, detach_reset=True).double()
+    x = drawn(kind)[1][:, :2].requires_grad_()
+    (_, potential), _ = neuron(x)
+    (found,) = torch.autograd.grad(potential[:, 1].sum(), x)
+    constants = neuron.constants(x.device)
+    slope = (2 if kind == "csilif" else 1) * constants.decay * constants.gain
+    torch.testing.assert_close(found[:, 0], slope.detach()[:, None, None].expand_as(found[:, 0]).double())
+
+
+def test_a_neuron_with_a_reset_of_its_own_cannot_detach_it(monkeypatch):
+    class OwnReset(SiLIF):
+        def forward(self, *given, **options):
+            return super().forward(*given, **options)
+
+    monkeypatch.setitem(NEURONS, "own-reset", OwnReset)
+    assert not make_neuron("own-reset", 3).detach_reset
+    with raises(ConfigError, field="detach_reset"):
+        make_neuron("own-reset", 3, detach_reset=True)
 
 
 @KINDS

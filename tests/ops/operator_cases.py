@@ -50,9 +50,11 @@ class Run(NamedTuple):
         return 1e-2 if self.dtype == torch.bfloat16 else 1e-5
 
 
-# Where an operator is held to less than 1e-5 in float32 and 1e-2 in bfloat16.
+# Where an operator is held to another bound than 1e-5 in float32 and 1e-2 in bfloat16.
 BOUNDS = {
     ("mamba_inner", "native", torch.float32): 3e-6,
+    # An output is a product of u four times (x, B, C, Δ), the rounded B, C and Δ, and is rounded itself: 8 · 2⁻⁹.
+    ("mamba_inner", "cuda", torch.bfloat16): 1.6e-2,
     ("patch_moments", "native", torch.float32): 3e-6,
     ("patch_moments", "native", torch.bfloat16): {"x": 4e-3, "": 3e-6},
     ("patch_moments", "triton", torch.float32): 3e-6,

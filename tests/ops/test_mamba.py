@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from ripe_mambaspike.nn.mamba import STATES, TAPS, Mamba
+from ripe_mambaspike.nn.mamba import MAMBA_SIZES, STATES, TAPS, Mamba, MambaSizes
 from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs, MambaState
 from ripe_mambaspike.ops.mamba_inner.reference import causal_conv, mamba_inner
 
@@ -16,38 +16,41 @@ def draw(*shape, scale=1.0):
     return scale * torch.randn(*shape, dtype=torch.float64)
 
 
-def mamba_inputs(length, state=True, conv_bias=True):
-    weights = {name: draw(*p.shape, scale=0.5) for name, p in Mamba(WIDTH, conv_bias=conv_bias).named_parameters()}
+def mamba_inputs(length, state=True, conv_bias=True, sizes=MAMBA_SIZES):
+    module = Mamba(WIDTH, sizes, conv_bias=conv_bias)
+    weights = {name: draw(*p.shape, scale=0.5) for name, p in module.named_parameters()}
     states = {"conv": draw(B, TAPS - 1, INNER), "ssm": draw(B, INNER, STATES)} if state else {}
     return {"x": draw(B, length, WIDTH), **weights, **states}
 
 
 def run_mamba(x, conv=None, ssm=None, **weights):
     state = None if conv is None else MambaState(conv, ssm)
-    module = Mamba(WIDTH, conv_bias="conv1d.bias" in weights)
+    (inner, states), taps = weights["A_log"].shape, weights["conv1d.weight"].shape[2]
+    module = Mamba(WIDTH, MambaSizes(states, taps, d_inner=inner), conv_bias="conv1d.bias" in weights)
     return functional_call(module, weights, (x, state))
 
 
 def slow_conv(x, weight, bias=None, initial_state=None):
     """x [B, L, E] tap by tap, one token and one channel at a time."""
-    history = torch.zeros(B, TAPS - 1, x.shape[2]).to(x) if initial_state is None else initial_state
+    taps = weight.shape[1]
+    history = torch.zeros(B, taps - 1, x.shape[2]).to(x) if initial_state is None else initial_state
     seen = [*history.unbind(1), *x.unbind(1)]
     tokens = []
     for t in range(x.shape[1]):
-        channels = [sum(weight[e, k] * seen[t + k][:, e] for k in range(TAPS)) for e in range(x.shape[2])]
+        channels = [sum(weight[e, k] * seen[t + k][:, e] for k in range(taps)) for e in range(x.shape[2])]
         token = torch.stack(channels, 1)
         tokens.append(token if bias is None else token + bias)
-    return torch.stack(tokens, 1), torch.stack(seen[-(TAPS - 1) :], 1)
+    return torch.stack(tokens, 1), torch.stack(seen[-(taps - 1) :], 1)
 
 
 def slow_mamba(x, conv=None, ssm=None, **w):
     def silu(v):
         return v / (1 + torch.exp(-v))
 
-    in_proj, rank, states = w["in_proj.weight"], w["dt_proj.weight"].shape[1], w["A_log"].shape[1]
-    hidden = x.new_zeros(B, INNER, states) if ssm is None else ssm
-    inner, conv = slow_conv(x @ in_proj[:INNER].T, w["conv1d.weight"][:, 0], w.get("conv1d.bias"), conv)
-    inner, gate = silu(inner), silu(x @ in_proj[INNER:].T)
+    in_proj, rank, (width, states) = w["in_proj.weight"], w["dt_proj.weight"].shape[1], w["A_log"].shape
+    hidden = x.new_zeros(B, width, states) if ssm is None else ssm
+    inner, conv = slow_conv(x @ in_proj[:width].T, w["conv1d.weight"][:, 0], w.get("conv1d.bias"), conv)
+    inner, gate = silu(inner), silu(x @ in_proj[width:].T)
     tokens = []
     for t in range(x.shape[1]):
         now = inner[:, t]
@@ -80,6 +83,11 @@ def test_equals_the_slow_reference(agree, fn, slow, inputs, length):
 @pytest.mark.parametrize("conv_bias", [False, True])
 def test_without_a_state_and_without_a_bias(agree, conv_bias):
     agree(run_mamba, slow_mamba, mamba_inputs(7, False, conv_bias), float32=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [MambaSizes(d_state=5), MambaSizes(8, 2, 1), MambaSizes(3, 7, 3)])
+def test_other_sizes(agree, sizes):
+    agree(run_mamba, slow_mamba, mamba_inputs(9, state=False, sizes=sizes), float32=1e-5)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 33])
@@ -151,12 +159,12 @@ def test_no_loop_over_the_tokens(count_operations):
     assert 0 < long - short <= 30
 
 
-def assert_equals_public(block):
+def assert_equals_public(block, sizes=MAMBA_SIZES):
     """A state dict loads as it is; outputs, and the gradients of the input and of every parameter, are the same."""
     with torch.no_grad():
         for parameter in block.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    ours = Mamba(8)
+    ours = Mamba(8, sizes)
     ours.load_state_dict(block.state_dict())
     x = torch.randn(2, 37, 8, requires_grad=True)
     expected, (actual, _) = block(x), ours(x)
@@ -169,11 +177,13 @@ def assert_equals_public(block):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * max(1.0, other.abs().max().item()))
 
 
+@pytest.mark.parametrize("sizes", [MAMBA_SIZES, MambaSizes(8, 3, 1)], ids=["default", "other"])
 @pytest.mark.parametrize("pscan", [False, True])
-def test_equals_mambapy(pscan):
+def test_equals_mambapy(pscan, sizes):
     public = pytest.importorskip("mambapy.mamba")
-    config = public.MambaConfig(d_model=8, n_layers=1, d_state=STATES, dt_rank=1, pscan=pscan, use_cuda=False)
-    assert_equals_public(public.MambaBlock(config))
+    own = {"d_state": sizes.d_state, "d_conv": sizes.d_conv, "expand_factor": sizes.expand}
+    config = public.MambaConfig(d_model=8, n_layers=1, dt_rank=1, pscan=pscan, use_cuda=False, **own)
+    assert_equals_public(public.MambaBlock(config), sizes)
 
 
 @pytest.mark.slow

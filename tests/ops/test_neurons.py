@@ -45,56 +45,60 @@ def by_channel(x, state, step):
     return (torch.stack(spikes, 2), torch.stack(potentials, 2)), final
 
 
-def slow_lif(x, relaxed, u):
+def slow_lif(x, relaxed, u, detached=False):
     def step(x, state, c):
         potential = 0.5 * state[0] + x
         spike = slow_fire(potential, 1.0, SHARPNESS, relaxed)
-        return spike, potential, (potential - 1.0 * spike,)
+        return spike, potential, (potential - as_graph(1.0 * spike, detached),)
 
     return by_channel(x, (u,), step)
 
 
-def slow_silif(x, a, d, v, relaxed, u):
+def as_graph(reset, detached):
+    return reset.detach() if detached else reset
+
+
+def slow_silif(x, a, d, v, relaxed, u, detached=False):
     def step(x, state, c):
         rate = torch.exp(a[c]) if a[c] > 0 else torch.ones_like(a[c])
         beta = torch.exp(-rate * torch.exp(d[c]))
         potential = beta * state[0] + (1 - beta) * x
         spike = slow_fire(potential, v[c], SHARPNESS, relaxed)
-        return spike, potential, (potential - v[c] * spike,)
+        return spike, potential, (potential - as_graph(v[c] * spike, detached),)
 
     return by_channel(x, (u,), step)
 
 
-def slow_csilif(x, damping, frequency, log_step, gain, v, relaxed, re, im):
-    """In complex numbers, with `m = α(m − 0.5 s_prev) + b x` as it stands in the specification."""
+def slow_csilif(x, damping, frequency, log_step, gain, v, relaxed, re, im, detached=False, factor=0.5):
+    """In complex numbers, with `m = α(m − κ s_prev) + b x` as it stands in the specification."""
 
     def step(x, state, c):
         pole = torch.exp(torch.complex(-torch.exp(damping[c]), frequency[c]) * torch.exp(log_step[c]))
         m = pole * torch.complex(*state) + gain[c] * x
         potential = 2 * m.real
         spike = slow_fire(potential, v[c], SHARPNESS, relaxed)
-        reset = m - 0.5 * spike
+        reset = m - as_graph(factor * spike, detached)
         return spike, potential, (reset.real, reset.imag)
 
     return by_channel(x, (re, im), step)
 
 
-def run(neuron, x, relaxed, *state):
+def run(neuron, x, relaxed, *state, **options):
     given = None if state[0] is None else (*state, None)[:2]
-    fired, final = fire_over_time(x, neuron, sharpness=SHARPNESS, relaxed=relaxed, initial_state=given)
+    fired, final = fire_over_time(x, neuron, sharpness=SHARPNESS, relaxed=relaxed, initial_state=given, **options)
     return fired, [part for part in final if part is not None]
 
 
-def run_lif(x, relaxed, u=None):
-    return run(lif(x.shape[2]), x, relaxed, u)
+def run_lif(x, relaxed, u=None, **options):
+    return run(lif(x.shape[2]), x, relaxed, u, **options)
 
 
-def run_silif(x, a, d, v, relaxed, u=None):
-    return run(silif(a, d, v), x, relaxed, u)
+def run_silif(x, a, d, v, relaxed, u=None, **options):
+    return run(silif(a, d, v), x, relaxed, u, **options)
 
 
-def run_csilif(x, damping, frequency, log_step, gain, v, relaxed, re=None, im=None):
-    return run(csilif(damping, frequency, log_step, gain, v), x, relaxed, re, im)
+def run_csilif(x, damping, frequency, log_step, gain, v, relaxed, re=None, im=None, **options):
+    return run(csilif(damping, frequency, log_step, gain, v), x, relaxed, re, im, **options)
 
 
 def signal(scale):
@@ -151,6 +155,33 @@ def test_equals_the_slow_reference(agree, fn, slow, inputs, relaxed):
     (spikes, _), _ = fn(**given, relaxed=relaxed)
     assert 0.1 < spikes.mean() < 0.9
     agree(in_mode(fn, relaxed), in_mode(slow, relaxed), given)
+
+
+@neurons
+@modes
+def test_a_detached_reset_has_no_gradient(agree, evaluate, fn, slow, inputs, relaxed):
+    given = inputs()
+
+    def detached(**leaves):
+        return fn(**leaves, relaxed=relaxed, detach_reset=True)
+
+    agree(detached, lambda **leaves: slow(**leaves, relaxed=relaxed, detached=True), given)
+    (outputs, gradients), (attached, others) = evaluate(detached, given), evaluate(in_mode(fn, relaxed), given)
+    assert all(torch.equal(one, other) for one, other in zip(outputs, attached, strict=True))
+    assert not torch.allclose(gradients["x"], others["x"])
+
+
+@modes
+@pytest.mark.parametrize("factor", [0.0, 0.3, 1.0])
+def test_the_reset_factor_of_the_resonating_neuron(agree, factor, relaxed):
+    given = csilif_inputs()
+
+    def fast(**leaves):
+        return run_csilif(**leaves, relaxed=relaxed, reset=factor)
+
+    agree(fast, lambda **leaves: slow_csilif(**leaves, relaxed=relaxed, factor=factor), given)
+    (_, potential), _ = fast(**given)
+    assert not torch.allclose(potential, run_csilif(**given, relaxed=relaxed)[0][1])
 
 
 @neurons

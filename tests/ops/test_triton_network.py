@@ -63,9 +63,13 @@ def assert_near(given, expected, tolerance=1e-5):
     assert float((given.logits - expected.logits).abs().max()) <= tolerance * float(expected.logits.abs().max())
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
-def test_relaxed_training_pass_and_its_gradients(causal):
-    model, x = made(causal=causal, **WITH_SCAN).train(), synthetic_clip(2, 9, 8, samples=2)
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"causal": True}, {"d_state": 8, "d_conv": 3, "expand": 1, "bridge_dim": 12, "attention_feature_map": "exp"}],
+    ids=["whole", "causal", "sizes"],
+)
+def test_relaxed_training_pass_and_its_gradients(fields):
+    model, x = made(**WITH_SCAN, **fields).train(), synthetic_clip(2, 9, 8, samples=2)
     results = []
     for network, clip, choice in ((copy.deepcopy(model).double(), x.double(), "off"), (model, x, "triton")):
         with kernels(choice):
@@ -88,7 +92,9 @@ def test_inference_with_the_scan(causal):
 
 
 @pytest.mark.parametrize("mode", [HARD, RELAXED], ids=["hard", "relaxed"])
-@pytest.mark.parametrize("fields", [{}, {"form": "deployed"}, {"bridge": "stage3"}, {"time_steps": 1}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"form": "deployed"}, {"bridge": "stage3"}, {"time_steps": 1}, {"bridge_dim": 12}], ids=str
+)
 @torch.no_grad()
 def test_inference(fields, mode):
     model = made(**fields)

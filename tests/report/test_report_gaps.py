@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load, save
 
 from ripe_mambaspike.report import write_report
+from ripe_mambaspike.report.curves import CURVES
 
 
 def test_without_clips_there_are_sentences(make_run, reader):
@@ -59,9 +60,9 @@ def test_one_epoch_is_a_point(make_run, reader):
     folder = make_run(epochs=1)
     page = reader(write_report(folder))
     assert "One epoch only: each curve is a single point." in page.section("curves")
-    assert [chart["at"] for chart in page.charts if chart["name"] == "epoch"] == [["1"]] * 7
+    assert [chart["at"] for chart in page.charts if chart["name"] == "epoch"] == [["1"]] * (len(CURVES) + 1)
     dots = [a for tag, a in page.tags if tag == "circle"]
-    assert len(dots) == 4 + 2 + 1 + 1 + 1 + 2 + 6  # every line of every chart of the log
+    assert len(dots) == sum(len(chart.lines) for chart in CURVES) + 6  # every line of every chart, and six layers
     assert "1 epoch," in page.section("log")
 
 
@@ -79,7 +80,7 @@ def test_not_validated_epochs_are_bridged(make_run, reader, log_rows):
 def test_without_a_validation_column(make_run, reader, log_rows):
     rows = [{k: v for k, v in row.items() if not k.startswith("val_")} for row in log_rows(3)]
     page = reader(write_report(make_run(rows=rows)))
-    assert "Not in the log: validation, validation." in page.section("curves")
+    assert "Not in the log: Loss: validation, Top-1: validation." in page.section("curves")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "oops"])
@@ -97,7 +98,7 @@ def test_what_is_not_finite_is_named(make_run, reader, value, log_rows):
 def test_a_log_of_nothing_but_nan(make_run, reader, log_rows):
     rows = [dict.fromkeys(row, math.nan) for row in log_rows(2)]
     page = reader(write_report(make_run(rows=rows)))
-    assert page.section("curves").count("Nothing finite was recorded.") == 6
+    assert page.section("curves").count("Nothing finite was recorded.") == len(CURVES)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +150,35 @@ def test_a_confusion_that_is_no_square_of_counts(make_run, reader, confusion, re
     assert ("There is no confusion matrix" in page.section("confusion")) != empty
 
 
-def test_damaged_weights(make_run, clips, reader):
+def test_damaged_weights(make_run, clips, reader, caplog):
     folder = make_run()
+    write_report(folder, clips=clips())
+    assert caplog.messages == []  # complete
     (folder / "best" / "model.safetensors").write_bytes(b"nothing")
     page = reader(write_report(folder, clips=clips()))
     assert "The selected network cannot be loaded" in page.section("filters")
+    (line,) = caplog.messages  # the page that was complete is gone
+    assert str(folder / "report.html") in line
+    assert str(folder / "best" / "model.safetensors") in line
+
+
+def test_an_unknown_neuron_is_named_in_a_warning(make_run, clips, reader, caplog):
+    """As where the file that registers it was not imported."""
+    folder = make_run()
+    config = folder / "best" / "config.json"
+    config.write_text(config.read_text().replace('"silif"', '"alif"'))
+    page = reader(write_report(folder, clips=clips()))
+    assert "RIPE_IMPORT" in page.section("filters")
+    (line,) = caplog.messages
+    assert "'alif'" in line
+
+
+def test_a_report_without_data_warns(make_run, caplog):
+    folder = make_run()
+    write_report(folder)
+    assert len(caplog.messages) == 1
+    write_report(folder, samples=0)
+    assert len(caplog.messages) == 1
 
 
 def test_weights_that_are_not_finite(make_run, clips, reader, network):

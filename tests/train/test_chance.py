@@ -170,6 +170,15 @@ def test_a_run_at_chance_is_reported_once_and_in_result_and_report(tiny, go, wat
     assert "not clearly above chance" in page
 
 
+def test_a_short_run_is_not_warned_of_twice(tiny, go, watching, many, monkeypatch, tmp_path):
+    """Its last epoch is the first that is checked, and the result has the warning."""
+    accuracies(monkeypatch, *[1 / 11] * 2)
+    callback = watching()
+    result = go(tiny(), tmp_path / "run", callback)
+    assert len(result["warnings"]) == 1
+    assert callback.lines == []
+
+
 def test_a_run_that_learns_gives_no_warning(tiny, go, watching, many, monkeypatch, tmp_path):
     accuracies(monkeypatch, 1 / 11, 1.0)  # at chance before it is checked
     monkeypatch.setattr(Evaluation, "top1", 8 / 11)

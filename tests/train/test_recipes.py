@@ -7,6 +7,7 @@ import pytest
 
 from raising import raises
 from ripe_mambaspike.data.augment.settings import BENCHMARKS, Augmentation
+from ripe_mambaspike.data.sets.preparations import PREPARATIONS
 from ripe_mambaspike.data.sets.registry import dataset_info
 from ripe_mambaspike.data.settings import DataSettings
 from ripe_mambaspike.errors import ConfigError
@@ -30,7 +31,9 @@ from ripe_mambaspike.yaml_text import parse_yaml
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 OURS = ["folder", "nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
 OURS += ["synthgesture", "synthgesture-128", "synthgesture-causal"]
-SHIPPED = PAPER + OURS
+OPEN = ["gestures-hard", "gestures-hard-small"]
+OPEN += ["sim-caltech101", "sim-caltech101-small", "sim-cifar10", "sim-cifar10-small"]
+SHIPPED = PAPER + sorted(OURS + OPEN)
 # Table "hyper": lr, decay, warm-up in epochs and steps, epochs, batch, accumulate, α's end, TET, SGC, L1, passes
 HYPER = {
     "dvsgesture": (1e-3, 0.05, 10, 0, 300, 32, 1, 4, 5e-3, 1, 1e-4, 2),
@@ -98,6 +101,23 @@ def test_ours_mirror_and_reverse_gestures_alone_and_label_them_so(name):
     assert flips == (
         (0.5, 0.5, True, True) if load_recipe(name).data.dataset == "synthgesture" else (0, 0, False, False)
     )
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_recipes_of_open_sets_read_their_set_as_it_is_made(name):
+    """The grid is the sensor's, and pictures are mirrored, as their recordings were."""
+    recipe, prepared = load_recipe(name), PREPARATIONS[name]
+    assert (recipe.data.dataset, recipe.data.root, recipe.data.validation) == (name, None, True)
+    assert recipe.data.grid == (prepared.side, prepared.side)
+    gestures = prepared.shows == "gestures"
+    augmentation = recipe.augmentation
+    flips = (augmentation.horizontal_flip, augmentation.time_reversal, augmentation.swap_polarity, augmentation.relabel)
+    assert flips == ((0.5, 0.5, True, True) if gestures else (0.5, 0, False, False))
+    if not gestures:
+        assert prepared.difficulty.mirror
+    full = model_config(recipe.model.name)
+    assert (full.stage_channels, full.embed_dims) == ((32, 64, 128), (32, 64, 128))
+    assert (recipe.model.fields == {}) == (name != "gestures-hard-small")
 
 
 def test_the_settings_of_our_recipes():

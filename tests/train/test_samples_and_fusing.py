@@ -1,13 +1,16 @@
 """After a run: test clips as samples, evaluation with shuffled time steps, and the fused network."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
-from ripe_mambaspike import from_pretrained
+from raising import raises
+from ripe_mambaspike import evaluate, from_pretrained
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.samples import held_out, sample_clips, spread_over_classes
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.inference.evaluate import shuffled_steps
 
 
@@ -71,6 +74,49 @@ def test_held_out_recordings_are_predicted(finished, capsys):
     assert len(rows) == 2
     assert all(row["file"].endswith(row["true"]) for row in rows)
     assert main(["predict", str(finished), "--held-out", "-1"]) == 2
+
+
+def predictions(capsys, checkpoint):
+    assert main(["predict", str(checkpoint), "--held-out", "2", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["recordings"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--to", "safetensors"),
+        pytest.param(("--to", "onnx", "--static", "--graphs", "clip"), marks=pytest.mark.slow),
+    ],
+    ids=["safetensors", "onnx"],
+)
+def test_held_out_recordings_of_an_export(finished, capsys, tmp_path, words):
+    """In its run's folder it finds the data; elsewhere it is refused in one line."""
+    run = shutil.copytree(finished, tmp_path / "run")
+    assert main(["export", str(run), *words]) == 0
+    capsys.readouterr()
+    expected, found = predictions(capsys, run), predictions(capsys, run / "export" / f"{words[1]}-fp32")
+    assert [row["file"] for row in found] == [row["file"] for row in expected]
+    for row, other in zip(found, expected, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    if words[1] == "onnx":  # other commands say what it is
+        for command in (["eval"], ["fuse"], ["stream", "--source", "-"]):
+            assert main([command[0], str(run / "export" / "onnx-fp32"), *command[1:]]) == 2
+            assert "export" in capsys.readouterr().err.replace(str(run / "export"), "")
+    moved = shutil.move(run / "export" / f"{words[1]}-fp32", tmp_path / "moved")
+    assert main(["predict", str(moved), "--held-out", "2"]) == 2
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1
+    assert "--held-out" in printed
+    assert str(moved) in printed
+
+
+def test_evaluation_of_the_fused_network(finished):
+    """The keyword of the option: the deployed form, with the scores of the training form."""
+    found, fused = evaluate(finished), evaluate(finished, fused=True)
+    assert (found.form, fused.form) == ("training", "deployed")
+    assert (fused.scores.confusion == found.scores.confusion).all()
+    with raises(InputError, field="fused"):
+        evaluate(finished, fused=True, model=from_pretrained(finished / "best"))
 
 
 def test_shuffled_evaluation_is_labelled(finished, capsys):

@@ -226,7 +226,7 @@ def test_another_recipe_is_refused(finished, tiny, go, settings, fields):
     before = digests(finished)
     with raises(ConfigError, field=fields[0], path=finished / "recipe.yaml") as caught:
         go(tiny(*settings), finished, resume=True)
-    assert str(caught.value).startswith(f"{', '.join(fields)}: expected as in {finished}")
+    assert [field for field in fields if f"{field}: expected " not in str(caught.value)] == []
     assert digests(finished) == before
 
 

@@ -24,7 +24,7 @@ def least_bytes(config: RipeConfig, precision: str) -> int:
     steps = config.time_steps
     grids = config.grids(height, width)
     spikes = sum(2 * channels * h * w for channels, (h, w) in zip(config.stage_channels, grids, strict=True))
-    tokens = sum(count * d for count, d in zip(token_counts(config), config.embed_dims, strict=True))
+    tokens = sum(count * level.width for count, level in zip(token_counts(config), config.levels(), strict=True))
     ends = 2 * height * width + config.num_classes
     return steps * (BYTES["float32"] * ends + BYTES[precision] * (spikes + tokens))
 

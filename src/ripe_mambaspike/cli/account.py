@@ -94,6 +94,8 @@ def read_fields(pairs: Sequence[str]) -> dict[str, Any]:
     """`field=value` words, the value written as in YAML: `attention=grouped`, `neurons=[lif, lif, lif]`."""
     import yaml
 
+    from ripe_mambaspike.yaml_text import parse_yaml
+
     fields: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -102,7 +104,10 @@ def read_fields(pairs: Sequence[str]) -> dict[str, Any]:
         if name in fields:
             raise ConfigError(f"--set: expected {name} once, got it twice", field="--set")
         try:
-            fields[name] = yaml.safe_load(text)
+            value = yaml.safe_load(text)
+            fields[name] = (
+                parse_yaml(text, "--set") if isinstance(value, str) else value
+            )  # 1e-5 is a number in YAML 1.2
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(f"--set: expected a YAML value, got '{pair[:60]}'", field="--set") from error
     return fields

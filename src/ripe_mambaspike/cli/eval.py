@@ -38,12 +38,10 @@ class EvalCommand:
 
     def run(self) -> int:
         from ripe_mambaspike import evaluate
-        from ripe_mambaspike.deploy.fuse.checkpoint import load_fused
 
         found = evaluate(
             self.checkpoint, dataset=self.dataset, root=self.root, split=self.split, partition=self.partition,
-            store=self.store, shuffle=self.shuffle, device=self.device,
-            model=load_fused(self.checkpoint) if self.fused else None,
+            store=self.store, fused=self.fused, shuffle=self.shuffle, device=self.device,
         )  # fmt: skip
         if found.note:
             print_message(f"{'note' if found.trained_on_store else 'warning'}: {found.note}")

@@ -28,6 +28,7 @@ from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
 from ripe_mambaspike.cli.train import TrainCommand, complete_resume, gather_settings
 from ripe_mambaspike.errors import ConfigError, RipeError
+from ripe_mambaspike.own_modules import import_own_modules
 
 COMMANDS = {
     "account": AccountCommand,
@@ -62,7 +63,10 @@ RENAMED_OPTIONS = {  # earlier spelling → today's, by command
     "stream": {"--steps": "--time-steps", "--answers": "--max-predictions"},
 }
 WITH_RECIPE_FIELDS = ("seeds", "train")  # commands whose help lists the fields of a recipe
-DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
+DESCRIPTION = (
+    "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version. RIPE_IMPORT=FILE.py "
+    "in the environment imports your own file first, which registers a neuron, a dataset, … (CONTRIBUTING.md)."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from ripe_mambaspike.ops.memory import keep_freed_memory
 
             keep_freed_memory()
+        import_own_modules()
         return int(command.run())
     except RipeError as error:
         return _fail(_name_option(error, command))
@@ -145,13 +150,23 @@ def _choices(commands: Mapping[str, Any], brief: bool = False) -> Any:
 
 
 def _parse(words: list[str]) -> Any:
-    """The parsed command, or an exit code after help or an error that the parser has printed."""
+    """The parsed command, or an exit code after help or an error that the parser has printed.
+
+    The parser gets the command or group that the first words name, so that its errors speak of that one alone.
+    """
+    program, rest = "ripe", gather_settings(complete_resume(words))
+    commands: Any = COMMANDS
+    description: str | None = DESCRIPTION
+    while isinstance(commands, Mapping) and rest and rest[0] in commands:
+        program, found, rest = f"{program} {rest[0]}", commands[rest[0]], rest[1:]
+        commands, description = found if isinstance(found, tuple) else (found, None)
+    brief = commands is COMMANDS and rest[:1] in (["-h"], ["--help"])
     try:
         return tyro.cli(
-            _choices(COMMANDS, brief=words[:1] in (["-h"], ["--help"])),
-            prog="ripe",
-            description=DESCRIPTION,
-            args=gather_settings(complete_resume(words)),
+            _choices(commands, brief) if isinstance(commands, Mapping) else commands,
+            prog=program,
+            description=description,
+            args=rest,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
         )
     except SystemExit as stop:

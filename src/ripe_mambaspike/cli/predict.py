@@ -85,16 +85,19 @@ class PredictCommand(NetworkOptions):
         return 2 if failed else 0
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
-        """Test recordings of the dataset in the run's recipe."""
+        """Test recordings of the dataset in the recipe of the run that the network or the export belongs to."""
         if not self.held_out:
             return []
         from ripe_mambaspike.data.samples import held_out
-        from ripe_mambaspike.data.settings import read_data_settings
+        from ripe_mambaspike.deploy.export.run import is_export
+        from ripe_mambaspike.inference.checkpoint_data import run_data_settings
         from ripe_mambaspike.inference.predict import predict
         from ripe_mambaspike.models.labels import find_checkpoint
 
-        folder = find_checkpoint(self.checkpoint)
-        settings = read_data_settings(folder.parent / "recipe.yaml")
+        folder = self.checkpoint if is_export(self.checkpoint) else find_checkpoint(self.checkpoint)
+        if (settings := run_data_settings(folder)) is None:
+            got = f"{printable(folder)}, which is in none"
+            raise InputError.expected("held_out", "a run, or a network or an export in a run's folder", got)
         if settings.store is None:  # a run of an earlier version, without a store key
             warning = "the run keeps no key of its store; whether these clips were held out from it cannot be checked"
             print_message(f"warning: {warning}")

@@ -1,15 +1,22 @@
 """`ripe recipes`: the training runs that ship with the package, and everything that can be set in one."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+import textwrap
+from dataclasses import dataclass, is_dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.cli.output import WIDTH, console, print_json, print_table
 from ripe_mambaspike.command_options import Json, option
 
 if TYPE_CHECKING:
     from ripe_mambaspike.train.recipe import Recipe
+
+FIELDS_TEXT = """\
+Fields of a recipe: each can be set by --set FIELD=VALUE, and those with a dot as an option, --FIELD VALUE. Values are
+written as in YAML: null, true, false; several as data.grid=[48, 64] or --data.grid 48 64.
+"""
 
 
 @dataclass
@@ -58,14 +65,40 @@ class RecipesCommand:
 
 
 def show_fields() -> None:
-    """All fields of a recipe with their defaults, as part of a command's help."""
-    import contextlib
+    """All fields of a recipe with their types and defaults, as part of a command's help."""
+    from ripe_mambaspike.train.recipe import Recipe, field_help
+    from ripe_mambaspike.train.recipes import to_dict
+    from ripe_mambaspike.yaml_text import yaml_value
 
-    from ripe_mambaspike.train.recipe import Recipe
+    print(FIELDS_TEXT)
+    defaults, helps = to_dict(Recipe()), field_help()
+    for section, kind in get_type_hints(Recipe).items():
+        if not is_dataclass(kind):
+            _show_field(f"--set {section}={value_text(kind)}", helps[section], yaml_value(defaults[section]))
+            continue
+        print(f"\n{section}: {(kind.__doc__ or '').partition(chr(10))[0]}")
+        for name, hint in get_type_hints(kind, include_extras=False).items():
+            field = f"{section}.{name}"
+            _show_field(f"--{field} {value_text(hint)}", helps[field], yaml_value(defaults[section][name]))
 
-    print("Every field of a recipe can be set, by --set FIELD=VALUE or as an option:\n")
-    with contextlib.suppress(SystemExit):
-        tyro.cli(Recipe, prog="ripe train RECIPE", args=["--help"], config=(tyro.conf.FlagConversionOff,))
+
+def _show_field(option: str, text: str, default: str) -> None:
+    shown = f"{text} (default: {default})" if default else text
+    print(f"  {option}", *textwrap.wrap(shown, WIDTH - 6), sep="\n      ")
+
+
+def value_text(hint: Any) -> str:
+    """A field's type as its value is typed, which is YAML: `[INT, INT] | null`."""
+    kinds = get_args(hint)
+    if get_origin(hint) is Literal:
+        return "|".join(map(str, kinds))
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(value_text(kind) for kind in sorted(kinds, key=lambda kind: kind is NoneType))
+    if get_origin(hint) is tuple:
+        return f"[{', '.join('…' if kind is Ellipsis else value_text(kind) for kind in kinds)}]"
+    if get_origin(hint) is dict:
+        return "{NAME: VALUE, …}"
+    return {NoneType: "null", bool: "true|false"}.get(hint) or hint.__name__.upper()
 
 
 def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`ripe sim`: simulated recordings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +9,7 @@ import tyro
 from ripe_mambaspike.cli.calibrate import CalibrateCommand
 from ripe_mambaspike.cli.data.sets import print_notes, show_store
 from ripe_mambaspike.cli.progress import progress_bar
-from ripe_mambaspike.command_options import Count, Float, Json, Number, option
+from ripe_mambaspike.command_options import Count, Float, Json, Number, Settings, option
 
 
 @dataclass
@@ -17,21 +17,25 @@ class MakeCommand:
     """Simulate a dataset into a store, ready for training. An interrupted run continues where it stopped."""
 
     name: Annotated[str, tyro.conf.Positional, option("SET")]
-    """synthgesture, sim-nmnist, sim-cifar10 or sim-caltech101."""
+    """gestures-hard, sim-caltech101, sim-cifar10 (each also with -small), sim-nmnist or synthgesture."""
     out: Annotated[Path, option("DIR")]
     """The folder to put it in, which is then the dataset's root."""
     images: Annotated[Path | None, option("PATH")] = None
-    """The pictures to show: MNIST's IDX files, or CLASS/PICTURE in a folder or a zip. synthgesture needs none."""
+    """The pictures to show: MNIST's IDX files, CIFAR-10's binary batches, or CLASS/PICTURE in a folder or a zip.
+    Gestures need none."""
+    set: Settings = field(default_factory=list)
+    """Difficulty, such as noise_hz=2: pictures, recordings, contrast, noise_hz, shift, mirror for pictures; people,
+    speed, distance, angle, clutter, shake, noise_hz for gestures-hard. docs/simulator.md says what they mean."""
     train: Count = None
-    """Number of training clips. Default: all."""
+    """Number of training clips. Default: the set's own."""
     val: Count = None
-    """Number of validation clips. Default: all."""
+    """Number of validation clips. Default: the set's own."""
     test: Count = None
-    """Number of test clips. Default: all."""
+    """Number of test clips. Default: the set's own."""
     size: Count = None
-    """Side of the sensor in pixels. Default: that of the original dataset."""
+    """Side of the sensor in pixels. Default: the set's own."""
     seconds: Float = None
-    """Duration of a gesture. Default: 1.5. Clips of the other datasets last as long as the camera's movement."""
+    """Duration of a gesture. Default: the set's own. Clips of pictures last as long as the camera moves."""
     variation: Annotated[float, option("X")] = 1.0
     """How much recordings vary, relative to real ones; 0 for no variation."""
     seed: Number = 0
@@ -45,17 +49,22 @@ class MakeCommand:
     def run(self) -> int:
         from ripe_mambaspike import simulate_dataset
         from ripe_mambaspike.data.datasets import count_workers, store_folder
+        from ripe_mambaspike.data.known_stores import check_known
+        from ripe_mambaspike.data.sets.preparations import read_settings
         from ripe_mambaspike.data.store import current_key
 
         before = current_key(store_folder(self.out) / self.name)
         with progress_bar(self.name) as update:
             made = simulate_dataset(
                 self.name, self.out, images=self.images, train=self.train, val=self.val, test=self.test, size=self.size,
-                seconds=self.seconds, variation=self.variation, seed=self.seed, calibration=self.calibration,
-                workers=count_workers(self.workers), progress=update,
+                seconds=self.seconds, variation=self.variation, seed=self.seed, difficulty=read_settings(self.set),
+                calibration=self.calibration, workers=count_workers(self.workers), progress=update,
             )  # fmt: skip
         print_notes(before, made)
-        show_store(made, self.json, simulated=True, recipe=made.index.recipe)
+        known = check_known(made)
+        show_store(made, self.json, simulated=True, recipe=made.index.recipe, checksum_ships=known)
+        if known and not self.json:
+            print("the content has the checksum that ships")
         return 0
 
 

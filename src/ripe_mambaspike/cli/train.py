@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -48,7 +48,7 @@ class TrainCommand:
     """Fields to change, such as schedule.epochs=30 data.root=DIR."""
     protocol: Protocol = None
     out: Folder = None
-    """The run's folder. Default: runs/NAME."""
+    """The run's folder. Default: runs/NAME; with --resume and the recipe.yaml of a run, the folder of that run."""
     resume: Literal["auto", "off"] = "off"
     """With auto, or without a value, resume the run in that folder if there is one, and start it otherwise."""
     report: Annotated[bool, option(text="Do not write report.html at the end.")] = True
@@ -60,23 +60,27 @@ class TrainCommand:
         from ripe_mambaspike.train.callback import TrainingStopped
         from ripe_mambaspike.train.distributed import process_group, processes_from_environment
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
+        from ripe_mambaspike.train.run_folder import RECIPE_FILE, default_folder
 
         processes = processes_from_environment()
         if not processes.is_first:
             logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # rank 0 logs it
-        recipe = with_settings(load_recipe(self.recipe), [*self.set, *protocol_setting(self.protocol)])
-        folder = self.out or Path("runs") / recipe.name
+        resume = self.resume == "auto"
+        base = load_recipe(self.recipe)
+        recipe = with_settings(base, [*self.set, *protocol_setting(self.protocol)])
+        folder = self.out or default_folder(replace(base, name=recipe.name), self.recipe, resume)
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
         device = choose_device(recipe.run.device, "run.device").type
         with stop_on_signal(quiet=not processes.is_first) as requested, callback:
             try:
                 with process_group(processes, device):
                     result = train(
-                        recipe, folder, resume=self.resume == "auto", callback=callback, stop_requested=requested,
+                        recipe, folder, resume=resume, callback=callback, stop_requested=requested,
                         processes=processes,
                     )  # fmt: skip
             except TrainingStopped:
-                callback.on_message(f"stopped; {folder} is saved, and --resume auto continues it")
+                again = f"ripe train {folder / RECIPE_FILE} --resume"
+                callback.on_message(f"stopped; {folder} is saved, and --resume auto, or {again}, continues it")
                 return 130
         if not processes.is_first:
             return 0

@@ -96,7 +96,7 @@ def extract(path: str | Path, folder: str | Path) -> Path:
         raise DataError.expected("archive", "a zip or tar file", error, path=error.filename) from error
     if _already_extracted(folder, origin):
         return folder
-    with locked(folder.with_name(f".{folder.name}.lock"), f"{folder} is being extracted by another process"):
+    with locked(folder.with_name(f".{folder.name}.lock"), f"another one that extracts {folder}"):
         if _already_extracted(folder, origin):  # the other process may have finished just now
             return folder
         work = folder.with_name(f".{folder.name}.extracting")

@@ -84,7 +84,7 @@ def locked_folder(folder: Path, name: str) -> Iterator[Path]:
     home = folder / name
     try:
         make_folder(home)
-        with locked(home / "lock", f"{home} is being prepared by another process") as held:
+        with locked(home / "lock", f"another one that prepares {home}") as held:
             if held:  # the lock is held, so no other process is writing here
                 for stray in (*home.glob(".*"), *home.glob(f"{UNFINISHED_PATTERN}/.*")):  # left by a killed process
                     with suppress(OSError):  # a folder, or a file of the operating system

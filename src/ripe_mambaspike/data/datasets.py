@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ripe_mambaspike.data.building import Progress
 from ripe_mambaspike.data.checking import source_state
+from ripe_mambaspike.data.known_stores import check_known
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info, datasets, list_dataset
 from ripe_mambaspike.data.store import EventStore, current_key, open_store, store_keys, verify_store
@@ -106,6 +107,7 @@ def verify_dataset(
     dataset_info(name)
     opened = open_store(store_folder(root, store), name, key)
     verify_store(opened)
+    check_known(opened)
     state = source_state(opened, root)
     if state.startswith("changed"):
         hint = "the store itself is undamaged, prepare the dataset again"

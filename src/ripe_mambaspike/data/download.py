@@ -58,7 +58,7 @@ def download(archive: Archive, folder: str | Path, *, progress: Progress | None 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError.expected("root", "a folder to download into", error, path=folder) from error
-    with locked(folder / f"{archive.name}.lock", f"{target} is being downloaded by another process"):
+    with locked(folder / f"{archive.name}.lock", f"another one that downloads {target}"):
         if target.exists():  # the other process may have finished just now
             return _present(archive, target, progress)
         failures = []

@@ -1,7 +1,7 @@
 """Pictures to simulate recordings of: listed first, read when needed; grey, values 0 to 1.
 
-Supported are MNIST's IDX files (`train-images…`, `train-labels…`, `t10k-…`, gzipped or not), and trees of
-`class/picture`, or of `train/class/picture` and `test/class/picture`, in a folder or a zip file.
+Supported are MNIST's IDX files (`train-images…`, `train-labels…`, `t10k-…`, gzipped or not), CIFAR-10's binary
+batches, and trees of `class/picture`, or of `train/class/picture` and `test/class/picture`, in a folder or a zip file.
 """
 
 import gzip
@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ripe_mambaspike.data import cifar_batches
 from ripe_mambaspike.data.listing import NONE, TEST, TRAIN
+from ripe_mambaspike.data.sets.cifar10dvs import CLASSES as CIFAR_CLASSES
 from ripe_mambaspike.data.sets.folder import SPLIT_NAMES
 from ripe_mambaspike.errors import DataError
 
@@ -29,7 +31,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 IDX = re.compile(r"(train|t10k)[-.](images|labels)[-.]idx[13][-.]ubyte(\.gz)?")
 IDX_SPLITS = {"train": TRAIN, "t10k": TEST}
 MIN_SIDE, MAX_SIDE = 8, 4096  # of a picture's side
-EXPECTED = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file"
+EXPECTED = "MNIST's IDX files, CIFAR-10's binary batches, or class/picture.jpg or .png in a folder or a zip file"
 READ_ERRORS = (
     OSError,
     EOFError,
@@ -46,10 +48,10 @@ READ_ERRORS = (
 class Picture:
     """One picture, not yet read."""
 
-    member: str  # its file in the folder or zip file; the IDX file it is in
+    member: str  # its file in the folder or zip file; the IDX file or batch it is in
     label: int
     part: str  # '' where the pictures are not split
-    number: int  # in an IDX file from 0; by the last digits of a name, −1 without any
+    number: int  # in an IDX file or batch from 0; by the last digits of a name, −1 without any
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def find_pictures(path: str | Path) -> Pictures:
     path = Path(path)
     try:
         if path.is_file():
-            if IDX.fullmatch(path.name):
+            if IDX.fullmatch(path.name) or cifar_batches.BATCH.fullmatch(path.name):
                 return find_pictures(path.parent)
             return _list_tree(path, _zip_names(path))
         if not path.is_dir():
@@ -77,6 +79,13 @@ def find_pictures(path: str | Path) -> Pictures:
     files = [each for each in found if not any(name.startswith(".") for name in each.parts)]
     if any(IDX.fullmatch(each.name) for each in files):
         return _list_idx(path, files)
+    if batches := [each for each in files if cifar_batches.BATCH.fullmatch(each.name)]:
+        listed = [Picture(file.as_posix(), *at) for file, at in cifar_batches.list_batches(path, batches)]
+        listed.sort(key=lambda picture: (picture.part, picture.label, picture.member, picture.number))
+        return Pictures(path, CIFAR_CLASSES, tuple(listed))
+    if any(cifar_batches.PICKLED.fullmatch(each.name) for each in files):
+        hint = "its binary version has the same pictures"
+        raise DataError.expected("images", EXPECTED, "CIFAR-10's pickled batches", path=path, hint=hint)
     names = [each.as_posix() for each in files]
     zips = [name for name in names if name.lower().endswith(".zip")]
     if len(zips) == 1 and not any(name.lower().endswith(SUFFIXES) for name in names):
@@ -114,11 +123,15 @@ def picture_checksums(source: Path, listed: Sequence[Picture]) -> list[str]:
 
 
 def _contents(source: Path, listed: Sequence[Picture]) -> Iterator[Any]:
-    """The bytes of each picture's file, or its values [h, w] from an IDX file."""
+    """The bytes of each picture's file, or its values [h, w] from an IDX file or a batch."""
     with _opened(source) as archive:
         for picture in listed:
             if IDX.fullmatch(Path(picture.member).name):
                 yield read_idx(source / picture.member)[picture.number]
+                continue
+            if cifar_batches.BATCH.fullmatch(Path(picture.member).name):
+                record = cifar_batches.read_batch(source / picture.member)[picture.number]
+                yield cifar_batches.gray_picture(record)
                 continue
             try:
                 yield archive.read(picture.member) if archive else (source / picture.member).read_bytes()

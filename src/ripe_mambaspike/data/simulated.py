@@ -4,9 +4,8 @@ A clip depends only on the recipe, its own name and its own picture, so a smalle
 """
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,65 +16,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.data.building import Progress, ShardNote, ShardTask, build_store, locked_folder, write_shard
+from ripe_mambaspike.data.known_stores import check_known
 from ripe_mambaspike.data.listing import Clip, Listing
 from ripe_mambaspike.data.pictures import Picture, find_pictures, pad_to_square, picture_checksums, read_pictures
+from ripe_mambaspike.data.sets.preparations import PREPARATIONS, set_difficulty
 from ripe_mambaspike.data.sets.registry import STORE
-from ripe_mambaspike.data.sets.simulated import (
-    GESTURES,
-    VERSION,
-    SimulationPlan,
-    plan_gestures,
-    plan_pictures,
-    recipe_key,
-)
+from ripe_mambaspike.data.sets.simulated import SimulationPlan, plan_gestures, plan_pictures, recipe_key
 from ripe_mambaspike.data.simulated_checks import check_made, duration_us
+from ripe_mambaspike.data.simulation_recipe import SimulationRecipe, describe_simulation
 from ripe_mambaspike.data.store import EventStore, make_current, to_stored
 from ripe_mambaspike.data.store_index import describe_listing, describe_partitions
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.simulate.exact.pictures import (
+    PictureDifficulty,
+    ShownPicture,
+    simulate_exact_pictures,
+)
 from ripe_mambaspike.events.simulate.fitted import (
     GESTURE_PIXEL,
-    SENSOR,
-    STEP_US,
-    CameraCalibration,
+    fitted_to,
     load_calibration,
     simulate_pictures,
 )
-from ripe_mambaspike.events.simulate.gestures import CLASSES, DURATION_US, draw_clip, render
+from ripe_mambaspike.events.simulate.gestures import CLASSES, draw_clip, render
+from ripe_mambaspike.events.simulate.gestures.hard import GestureDifficulty, draw_hard_clip, simulate_hard_gestures
 from ripe_mambaspike.events.simulate.pixel import simulate_events
-from ripe_mambaspike.events.simulate.saccades import Saccades, scale_saccades
 
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
 BATCH_PIXELS = 1 << 16  # of those simulated together
 MAX_FRAME_PIXELS = 1 << 26  # pixels of all the frames of a batch, while they are rendered at once
 WARM_UP_US = 100_000  # that pixels watch the scene before the clip begins
-CALIBRATED_CELLS = 28  # side of the pictures that the camera was calibrated with
-
-
-@dataclass(frozen=True)
-class SimulationRecipe:
-    """Everything except the pictures that determines a dataset's recordings."""
-
-    name: str
-    side: int
-    seed: int
-    variation: float
-    calibration: CameraCalibration
-    duration_us: int = DURATION_US  # of a gesture's clip
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.side, self.side
-
-    @property
-    def step_us(self) -> int:
-        """Of gestures so short that lamps flicker as they do and hands move by about a pixel."""
-        return max(500, min(4000, 256_000 // self.side)) if self.name == GESTURES else STEP_US
-
-    def group(self, pixels: int) -> int:
-        """The number of clips with about this many pixels."""
-        return max(1, pixels // self.side**2)
 
 
 @dataclass(frozen=True)
@@ -86,7 +58,7 @@ class SimulatedShardTask(ShardTask):
     clips: tuple[Clip, ...]
     parts: tuple[str, ...]
     source: Path | None  # of the pictures
-    pictures: tuple[Picture, ...]
+    pictures: tuple[tuple[Picture, ...], ...]
 
     @property
     def names(self) -> list[str]:
@@ -105,38 +77,42 @@ def simulate_dataset(
     seconds: float | None = None,
     variation: float = 1.0,
     seed: int = 0,
+    difficulty: Mapping[str, Any] | None = None,
     calibration: str | Path | None = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> EventStore:
     """The store of a simulated set in `out`, for `load_dataset(name, out, …)`; made if it is not there yet.
 
-    `images` are the pictures to show, which every set but `synthgesture` needs; `train`, `val` and `test` are how many
-    clips to make, all when not given; `size` is the sensor's side, `seconds` how long a gesture is watched. With more
-    than one worker, a script of yours needs the usual `if __name__ == "__main__":`.
+    `images` are the pictures to show, which every set but those of gestures needs; `train`, `val` and `test` are how
+    many clips to make, the set's own numbers when not given; `size` is the sensor's side, `seconds` how long a gesture
+    is watched; `difficulty` changes fields of `PictureDifficulty` or `GestureDifficulty`. A set whose checksum ships
+    is compared with it. With more than one worker, a script of yours needs the usual `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
     camera = load_calibration(calibration)
-    if name == GESTURES and calibration is None:
+    checked = check_made(name, images, size, seed, variation)
+    if not PREPARATIONS[name].needs_pictures and calibration is None:
         camera = replace(camera, pixel=GESTURE_PIXEL)
-    recipe = SimulationRecipe(
-        name, *check_made(name, images, size, seed, variation), camera, duration_us(name, seconds)
-    )
+    how = set_difficulty(name, difficulty or {})
+    recipe = SimulationRecipe(name, *checked, camera, duration_us(name, seconds), how)
     counts = {"train": train, "val": val, "test": test}
     if images is None:
-        source, planned = None, plan_gestures(CLASSES, counts)
+        source, planned = None, plan_gestures(name, CLASSES, counts)
     else:
         found = find_pictures(images)
-        source, planned = found.source, plan_pictures(name, found, counts)
+        shown = how if isinstance(how, PictureDifficulty) else None
+        source, planned = found.source, plan_pictures(name, found, counts, shown)
     listing = replace(planned.listing, sensor_size=recipe.size)
     # Unusable pictures are found before anything is written.
-    groups = [planned.pictures[start : start + 256] for start in range(0, len(planned.pictures), 256)]
+    every = _once(planned.pictures)
+    groups = [every[start : start + 256] for start in range(0, len(every), 256)]
     digest = hashlib.sha256()
     with Workers(workers) as run:
         for done, checksums in enumerate(run.map(partial(picture_checksums, source or Path()), groups), 1):
             digest.update("".join(checksums).encode())
             report("reading the pictures", done, len(groups))
-        description = _describe(recipe, digest.hexdigest() if source else None)
+        description = describe_simulation(recipe, digest.hexdigest() if source else None)
         key = recipe_key(
             description,
             listing.classes,
@@ -144,7 +120,7 @@ def simulate_dataset(
             describe_partitions(listing),
         )
         with locked_folder(Path(out) / STORE, name) as home:
-            build_store(
+            made = build_store(
                 home / key,
                 run,
                 partial(plan_simulated_shards, recipe, planned, source),
@@ -152,22 +128,8 @@ def simulate_dataset(
                 partial(_index, listing, description),
                 partial(report, "simulating"),
             )
+            check_known(made)
             return make_current(home / key)
-
-
-def _describe(recipe: SimulationRecipe, pictures: str | None) -> dict[str, Any]:
-    """The recipe as the index keeps it."""
-    return {
-        "version": VERSION,
-        "set": recipe.name,
-        "sensor_size": list(recipe.size),
-        "duration_us": recipe.duration_us if pictures is None else recipe.calibration.saccades.duration_us,
-        "step_us": recipe.step_us,
-        "seed": recipe.seed,
-        "variation": recipe.variation,
-        "calibration": json.loads(json.dumps(asdict(recipe.calibration))),
-        "pictures": pictures,
-    }
 
 
 def _index(listing: Listing, recipe: dict[str, Any], notes: list[ShardNote]) -> dict[str, Any]:
@@ -221,13 +183,29 @@ def _batches(task: SimulatedShardTask) -> Iterator[list[Events]]:
         seeds = [clip_seed(task.recipe.seed, clip.name) for clip in task.clips[span]]
         if task.source is None:
             yield _gestures(task.recipe, task.clips[span], task.parts[span], seeds)
-        else:
-            yield _saccades(task.recipe, read_pictures(task.source, task.pictures[span]), seeds)
+            continue
+        shown = task.pictures[span]
+        own = _once(shown)
+        read = dict(zip(own, read_pictures(task.source, own), strict=True))
+        yield _saccades(task.recipe, [[read[picture] for picture in pictures] for pictures in shown], seeds)
+
+
+def _once(shown: Sequence[Sequence[Picture]]) -> list[Picture]:
+    """The pictures of some clips, each once, in order."""
+    return list(dict.fromkeys(picture for pictures in shown for picture in pictures))
 
 
 def _gestures(
     recipe: SimulationRecipe, clips: Sequence[Clip], parts: Sequence[str], seeds: Sequence[int]
 ) -> list[Events]:
+    if isinstance(how := recipe.difficulty, GestureDifficulty):
+        hard = [
+            draw_hard_clip(clip.label, seed, part, recipe.duration_us, how)
+            for clip, seed, part in zip(clips, seeds, parts, strict=True)
+        ]
+        return simulate_hard_gestures(
+            hard, recipe.calibration, recipe.size, recipe.step_us, WARM_UP_US, seeds, how.noise_hz, recipe.variation
+        )
     duration = recipe.duration_us
     drawn = [
         replace(draw_clip(clip.label, seed, part), duration_us=duration)
@@ -255,28 +233,27 @@ def _factors(recipe: SimulationRecipe, seeds: Sequence[int]) -> Tensor:
     return torch.stack([common + tilt, common - tilt], 1).exp()
 
 
-def _saccades(recipe: SimulationRecipe, pictures: Sequence[NDArray[np.float32]], seeds: Sequence[int]) -> list[Events]:
-    """Batches of clips with the same size, in order."""
+def _saccades(
+    recipe: SimulationRecipe, shown: Sequence[Sequence[NDArray[np.float32]]], seeds: Sequence[int]
+) -> list[Events]:
+    """Clips of one or more pictures each, in order; without a difficulty of one, in batches of the same size."""
+    if isinstance(how := recipe.difficulty, PictureDifficulty):
+        clips = [[_shown_picture(picture) for picture in pictures] for pictures in shown]
+        return simulate_exact_pictures(clips, recipe.calibration, how, recipe.side, seeds, recipe.variation)
+    pictures = [own for own, *_ in shown]
     made: dict[int, Events] = {}
     alike: dict[tuple[int, int], list[int]] = {}
     squares = [pad_to_square(picture) for picture in pictures]
     for index, (picture, square) in enumerate(zip(pictures, squares, strict=True)):
         alike.setdefault((max(picture.shape), len(square)), []).append(index)
     for (cells, _), members in alike.items():
-        shown = torch.from_numpy(np.stack([squares[index] for index in members]))
+        batch = torch.from_numpy(np.stack([squares[index] for index in members]))
         calibration = replace(recipe.calibration, saccades=fitted_to(recipe.calibration.saccades, recipe.side, cells))
         chosen = [seeds[index] for index in members]
-        events = simulate_pictures(shown, calibration, chosen, size=recipe.size, variation=recipe.variation)
+        events = simulate_pictures(batch, calibration, chosen, size=recipe.size, variation=recipe.variation)
         made |= dict(zip(members, events, strict=True))
     return [made[index] for index in range(len(pictures))]
 
 
-def fitted_to(saccades: Saccades, sensor: int, cells: int) -> Saccades:
-    """For a sensor and pictures of other sides, the picture as large in the sensor, the path as long in the picture.
-
-    The blur is the picture's own, but never finer than the sensor's was.
-    """
-    moved = scale_saccades(saccades, sensor / SENSOR[0])
-    across, down = (scale * (CALIBRATED_CELLS / cells) for scale in moved.scale)
-    coarser = sum(saccades.scale) / (across + down)
-    return replace(moved, scale=(across, down), blur=saccades.blur * max(1.0, coarser))
+def _shown_picture(picture: NDArray[np.float32]) -> ShownPicture:
+    return ShownPicture(np.rint(255 * pad_to_square(picture)).astype(np.uint8), max(picture.shape))

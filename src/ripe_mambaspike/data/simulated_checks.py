@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from ripe_mambaspike.data.augment.checks import check_number, check_whole
+from ripe_mambaspike.data.sets.preparations import PREPARATIONS
 from ripe_mambaspike.data.sets.registry import datasets
-from ripe_mambaspike.data.sets.simulated import GESTURES
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.events.simulate.gestures import DURATION_US
 
-SENSOR_SIDES = {"sim-nmnist": 34, "sim-cifar10": 128, "sim-caltech101": 128, GESTURES: 64}
 MIN_SENSOR_SIDE, MAX_SENSOR_SIDE = 8, 1024  # of the sensor's side
 MIN_SECONDS, MAX_SECONDS = 0.1, 10.0  # seconds of a gesture
 
@@ -20,11 +18,12 @@ def check_made(
     known = {one.name: one for one in datasets().values() if one.simulated}
     if name not in known:
         raise ConfigError.expected("dataset", f"one of {', '.join(known)}", repr(name))
-    if images is None and name != GESTURES:
+    prepared = PREPARATIONS[name]
+    if images is None and prepared.needs_pictures:
         raise ConfigError.expected("images", f"{known[name].files} for {name}", images)
-    if images is not None and name == GESTURES:
+    if images is not None and not prepared.needs_pictures:
         raise ConfigError.expected("images", f"no pictures for {name}", str(images))
-    side = SENSOR_SIDES[name] if size is None else size
+    side = prepared.side if size is None else size
     check_whole("size", side, MIN_SENSOR_SIDE, MAX_SENSOR_SIDE)
     check_number("variation", variation, 10)
     check_whole("seed", seed, 0, (1 << 63) - 1)
@@ -34,8 +33,8 @@ def check_made(
 def duration_us(name: str, seconds: float | None) -> int:
     """Of a gesture's clip, in µs."""
     if seconds is None:
-        return DURATION_US
-    if name != GESTURES:
+        return PREPARATIONS[name].duration_us
+    if PREPARATIONS[name].needs_pictures:
         raise ConfigError.expected("seconds", f"none for {name}, which lasts as long as the camera moves", seconds)
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         raise ConfigError.expected("seconds", f"a number from {MIN_SECONDS} to {MAX_SECONDS}", seconds)

@@ -9,13 +9,15 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.own_modules import import_own_modules
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def _follow_parent() -> None:
-    """End this worker when its parent is killed; otherwise it would wait for work forever."""
+def _start_worker() -> None:
+    """Import the modules of the parent, and end when it is killed; a worker would wait for work forever otherwise."""
+    import_own_modules()
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -33,7 +35,7 @@ class Workers:
         self._pool = None
         if count > 1:
             # Spawn: forking a process with threads may hang.
-            self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _follow_parent)
+            self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_worker)
 
     def __enter__(self) -> "Workers":
         return self

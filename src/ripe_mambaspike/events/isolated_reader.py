@@ -19,6 +19,7 @@ from ripe_mambaspike.errors import ReadError, RipeError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.registry import FORMATS
 from ripe_mambaspike.events.source import BLOCK_WORDS, EventSource, ReadOptions, empty_events
+from ripe_mambaspike.own_modules import import_own_modules
 
 MAX_MEMORY_BYTES = 3 << 28  # address space on top of what is in use when a file is opened
 MAX_SILENT_SECONDS = 5.0  # between two replies while there are events to send
@@ -40,6 +41,8 @@ def serve_request(request: dict[str, Any], out: IO[bytes]) -> None:
     path = Path(request["path"])
     size = request["sensor_size"]
     try:
+        if request["format"] not in FORMATS:
+            import_own_modules()
         format_ = FORMATS[request["format"]]
         format_.load_packages()
         limit_memory_growth()

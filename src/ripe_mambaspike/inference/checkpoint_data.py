@@ -11,6 +11,7 @@ from ripe_mambaspike.data.training_data import TrainingData, open_data, with_not
 from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.labels import Labels
 
+EXPORTS_FOLDER = "export"  # in a run's folder
 CURRENT_STORE = "current"  # instead of a key
 
 
@@ -74,8 +75,10 @@ def data_settings_of(
 
 
 def run_data_settings(folder: Path) -> DataSettings | None:
-    """Of the run that a network belongs to; None for a network outside a run."""
-    recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
+    """Of the run that a network or an export belongs to; None for one outside a run."""
+    inside = folder.absolute()
+    homes = (inside, inside.parent, *((inside.parent.parent,) if inside.parent.name == EXPORTS_FOLDER else ()))
+    recipe = next((path for home in homes if (path := home / "recipe.yaml").exists()), None)
     return None if recipe is None else read_data_settings(recipe)
 
 
@@ -114,5 +117,5 @@ def split_of(data: TrainingData, part: str) -> Clips:
     """One split of the dataset by its name: train, val or test."""
     found = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[part]()
     if found is None:
-        raise WeightsError.expected("--split", f"one with clips in {data.settings.dataset}", repr(part))
+        raise WeightsError.expected("split", f"one with clips in {data.settings.dataset}", repr(part))
     return found

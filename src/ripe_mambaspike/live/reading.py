@@ -18,11 +18,13 @@ import msgspec
 import numpy as np
 
 from ripe_mambaspike.errors import ReadError, RipeError
+from ripe_mambaspike.events.isolated_reader import limit_memory_growth
 from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
 from ripe_mambaspike.live.limits import ServerLimits
+from ripe_mambaspike.own_modules import import_own_modules
 
-MAX_MEMORY_BYTES = 4 << 30  # address space of the reading process
+MAX_MEMORY_BYTES = 4 << 30  # address space of the reading process, on top of what its modules use
 MAX_REPLY_BYTES = 1 << 20
 
 
@@ -79,17 +81,6 @@ def _recording(code: int | None, reply: bytes, out: Path, path: Path, name: str)
     return Recording(np.fromfile(out, EVENT), found.sensor_size, found.format, metadata, found.warnings)
 
 
-def limit_memory(size: int = MAX_MEMORY_BYTES) -> None:
-    """Limit the address space of this process, where the operating system can do that."""
-    try:
-        import resource
-    except ImportError:  # not everywhere
-        return
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def read_bounded(
     path: Path, max_events: int, max_seconds: int, sensor_size: tuple[int, int] | None = None
 ) -> Recording:
@@ -114,8 +105,9 @@ def run_reading_process(arguments: list[str]) -> int:
     """The reading process."""
     path, out = Path(arguments[0]), Path(arguments[1])
     warnings.simplefilter("ignore")  # they are part of the reply
-    limit_memory()
     try:
+        import_own_modules()  # which may read the recording's format, and may need more memory than the recording
+        limit_memory_growth(MAX_MEMORY_BYTES)
         size = (int(arguments[4]), int(arguments[5])) if len(arguments) > 4 else None
         recording = read_bounded(path, int(arguments[2]), int(arguments[3]), size)
         recording.events.tofile(out)

@@ -1,12 +1,18 @@
 """Typed, frozen configs of the networks, checked on construction. `config.json` holds exactly these fields."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from ripe_mambaspike.errors import ConfigError, short_repr
+from ripe_mambaspike.models.config_values import as_python, int_within, letters, number_within
+from ripe_mambaspike.own_modules import unknown_name
 from ripe_mambaspike.schema import suggest
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.nn.levels import Level
+    from ripe_mambaspike.nn.mamba import MambaSizes
 
 Form = Literal["training", "deployed", "dual-kernel"]
 BridgeKind = Literal["mr-s3a", "stage3"]
@@ -15,7 +21,10 @@ MIN_SIDE = 8  # three strides of two
 MAX_SIDE = 4096
 MAX_TIME_STEPS = 4096
 MAX_WIDTH = 16384  # of any layer
-MAX_COUNT = {"num_classes": 2**20, "time_steps": MAX_TIME_STEPS, "num_tokens": 2**20, "depth": 256}
+MAX_COUNT = {
+    "num_classes": 2**20, "time_steps": MAX_TIME_STEPS, "num_tokens": 2**20, "depth": 256,
+    "d_state": 1024, "d_conv": 64, "expand": 64,
+}  # fmt: skip
 MAX_PARAMETERS = 2**30  # approximate; a larger network can be counted but not built
 SWITCHES = {"attention": ("ds-mpa", "none"), "bridge": ("mr-s3a", "stage3")}  # what True and False mean
 
@@ -33,7 +42,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for field in self.field_names():
-            object.__setattr__(self, field, _as_python(getattr(self, field)))
+            object.__setattr__(self, field, as_python(getattr(self, field)))
         self._check_count("num_classes", 0)
         self._check_count("time_steps")
         self._check_in_size()
@@ -89,49 +98,44 @@ class ModelConfig:
     def _check_in_size(self) -> None:
         given = self.in_size
         sides = (given, given) if isinstance(given, int) else given
-        fits = isinstance(sides, tuple) and len(sides) == 2 and all(_is_int(s, MIN_SIDE, MAX_SIDE) for s in sides)
+        fits = isinstance(sides, tuple) and len(sides) == 2 and all(int_within(s, MIN_SIDE, MAX_SIDE) for s in sides)
         if not fits:
             self._refuse("in_size", f"one side or (height, width) from {MIN_SIDE} to {MAX_SIDE}")
         object.__setattr__(self, "in_size", sides)
 
     def _check_count(self, field: str, least: int = 1) -> None:
         most = MAX_COUNT.get(field, MAX_WIDTH)
-        if not _is_int(getattr(self, field), least, most):
+        if not int_within(getattr(self, field), least, most):
             self._refuse(field, f"an int from {least} to {most}")
 
     def _check_counts(self, field: str, length: int) -> None:
         value = getattr(self, field)
-        if not isinstance(value, tuple) or len(value) != length or not all(_is_int(v, 1, MAX_WIDTH) for v in value):
+        if not isinstance(value, tuple) or len(value) != length or not all(int_within(v, 1, MAX_WIDTH) for v in value):
             self._refuse(field, f"{length} ints from 1 to {MAX_WIDTH}")
 
+    def _check_number(self, field: str, least: float, most: float) -> None:
+        if not number_within(getattr(self, field), least, most):
+            self._refuse(field, f"a number from {least:g} to {most:g}")
+
     def _choose(self, field: str, choices: Iterable[str], several: bool = False) -> None:
-        """Set the field to one of the choices, ignoring case, hyphens and underscores."""
+        """Set the field to one of the choices, ignoring case, hyphens and underscores.
+
+        A mapping of choices is a registry, which a file of the user's own may add to.
+        """
         given = getattr(self, field)
         names = given if several else (given,)
-        spelled = {_letters(choice): choice for choice in choices}
-        if not all(isinstance(name, str) and _letters(name) in spelled for name in names):
-            self._refuse(field, f"one of {', '.join(spelled.values())}")
-        chosen = tuple(spelled[_letters(name)] for name in names)
+        spelled = {letters(choice): choice for choice in choices}
+        unknown = [name for name in names if not isinstance(name, str) or letters(name) not in spelled]
+        if unknown:
+            if isinstance(choices, Mapping):
+                raise unknown_name(field, unknown[0], choices)
+            raise ConfigError.expected(field, f"one of {', '.join(choices)}", short_repr(unknown[0]))
+        chosen = tuple(spelled[letters(name)] for name in names)
         object.__setattr__(self, field, chosen if several else chosen[0])
 
     def _check_flag(self, field: str) -> None:
         if not isinstance(getattr(self, field), bool):
             self._refuse(field, "true or false")
-
-
-def _letters(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
-
-
-def _as_python(value: Any) -> Any:
-    """Convert lists and arrays to tuples, and numpy scalars to Python's."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    return tuple(map(_as_python, value)) if isinstance(value, list | tuple) else value
-
-
-def _is_int(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,19 @@ class RipeConfig(ModelConfig):
     embed_dims: tuple[int, int, int] = (32, 64, 128)  # token width of the three levels of the hierarchy
     pool_ratios: tuple[int, int, int] = (1, 2, 2)  # tokens averaged into one before each level
     neurons: tuple[str, str, str] = ("csilif", "silif", "silif")  # one per stage; a single name means all three
+    csilif_reset: float = 0.5  # κ, what a spike takes off the membrane of a CSiLIF
+    detach_reset: bool = False  # no gradient through what a spike takes off the membrane
     attention: str = "ds-mpa"  # DS-MPA or a variant; none is ablation A1
+    attention_feature_map: str = "elu"  # φ of ds-mpa, low-rank and grouped: elu (ELU + 1), relu, softplus or exp
+    attention_epsilon: float = 1e-5  # ε, added to their normalizer
     repconv: bool = True  # all branches; without, a plain 3×3 and its norm (A2)
     tdm: bool = True  # the temporal filter before every convolution; without, identity (A3)
     bridge: BridgeKind = "mr-s3a"  # all three scales, or the last stage alone (A4)
+    bridge_dim: int | None = None  # d_m, the width of the bridge's tokens; the first of embed_dims by default
     mixer: str = "mamba"  # what mixes the tokens
+    d_state: int = 16  # states of a channel in the hierarchy's Mamba
+    d_conv: int = 4  # taps of its convolution
+    expand: int = 2  # its inner channels for each of a level's width
     num_tokens: int | None = None  # keep the k most salient positions; all of them by default
     drop_path_rate: float = 0.1  # of the last level; it grows linearly from 0
     head_hidden_size: int | None = None  # hidden width of a two-layer head; a single Linear by default
@@ -158,6 +170,7 @@ class RipeConfig(ModelConfig):
         from ripe_mambaspike.nn.attention import ATTENTIONS
         from ripe_mambaspike.nn.mixers import MIXERS, causal_mixers
         from ripe_mambaspike.nn.neurons import NEURONS
+        from ripe_mambaspike.ops.membrane_attention.feature_maps import FEATURE_MAPS
 
         super().__post_init__()
         for field in ("stage_channels", "embed_dims", "pool_ratios"):
@@ -171,13 +184,18 @@ class RipeConfig(ModelConfig):
             if isinstance(getattr(self, field), bool):
                 object.__setattr__(self, field, present if getattr(self, field) else absent)
         self._choose("attention", ATTENTIONS)
+        self._choose("attention_feature_map", FEATURE_MAPS)
         self._choose("bridge", get_args(BridgeKind))
         self._choose("mixer", MIXERS)
-        for field in ("repconv", "tdm", "causal"):
+        for field in ("repconv", "tdm", "causal", "detach_reset"):
             self._check_flag(field)
-        for field in ("num_tokens", "head_hidden_size"):
+        for field in ("num_tokens", "head_hidden_size", "bridge_dim"):
             if getattr(self, field) is not None:
                 self._check_count(field)
+        for field, least in (("d_state", 1), ("d_conv", 2), ("expand", 1)):
+            self._check_count(field, least)
+        self._check_number("csilif_reset", 0, 100)
+        self._check_number("attention_epsilon", 1e-12, 1)
         height, width = self.grids(*self.in_size)[-1]
         if self.num_tokens is not None and self.num_tokens > height * width:
             size = "×".join(map(str, self.in_size))
@@ -192,12 +210,19 @@ class RipeConfig(ModelConfig):
             self._refuse("form", "another form where tdm is false, since two kernels need the temporal filter")
 
     def approximate_parameters(self) -> dict[str, int]:
+        from ripe_mambaspike.nn.levels import block_parameters, transition_parameters
+
         channels, widths = self.stage_channels, self.embed_dims
+        levels = self.levels()
+        hierarchy = sum(block_parameters(level.width, level.sizes) for level in levels if level.mixes)
+        hierarchy += sum(transition_parameters(level.before, level.width) for level in levels if level.transition)
+        bridge = 18 * self.bridge_width * sum(channels)
         return {
             "stage_channels": sum(
                 18 * c * c + 9 * before * c for before, c in zip((2, *channels), channels, strict=False)
             ),
-            "embed_dims": 18 * widths[0] * sum(channels) + sum(20 * width * width for width in widths),
+            "embed_dims": hierarchy + (bridge if self.bridge_dim is None else 0),
+            "bridge_dim": 0 if self.bridge_dim is None else bridge,
             "time_steps": 4 * self.time_steps * sum(channels),
             "num_classes": self.num_classes * (self.head_hidden_size or widths[-1]),
             "head_hidden_size": (self.head_hidden_size or 0) * widths[-1],
@@ -229,6 +254,24 @@ class RipeConfig(ModelConfig):
         The time constant is the number of steps of a training clip.
         """
         return 1 - 1 / self.time_steps if self.causal else None
+
+    @property
+    def bridge_width(self) -> int:
+        """The width of the bridge's tokens, d_m."""
+        return self.embed_dims[0] if self.bridge_dim is None else self.bridge_dim
+
+    @property
+    def mamba_sizes(self) -> "MambaSizes":
+        """The sizes of the hierarchy's Mamba."""
+        from ripe_mambaspike.nn.mamba import MambaSizes
+
+        return MambaSizes(self.d_state, self.d_conv, self.expand)
+
+    def levels(self) -> "list[Level]":
+        """The levels of the hierarchy."""
+        from ripe_mambaspike.nn.levels import plan_levels
+
+        return plan_levels(self.embed_dims, self.pool_ratios, self.mixer, self.bridge_width, self.mamba_sizes)
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """Height and width after each stage."""

@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 
 from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
-from ripe_mambaspike.nn.hierarchy import plan_levels
-from ripe_mambaspike.nn.mamba import EXPAND, STATES
-from ripe_mambaspike.nn.mixers import ARMS, matched_sizes
+from ripe_mambaspike.nn.mamba import MAMBA_SIZES, MambaSizes, step_rank
+from ripe_mambaspike.nn.mixers import ARMS, MAMBA_MIXERS, matched_sizes
 
 SCAN_OPERATIONS = 9  # of one state update and its readout
 
@@ -47,7 +46,7 @@ def token_counts(config: RipeConfig, size: tuple[int, int] | None = None) -> lis
     height, width = config.grids(*(size or config.in_size))[-1]
     count = config.num_tokens or height * width
     counts = []
-    for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer):
+    for level in config.levels():
         count = math.ceil(count / level.ratio)
         counts.append(count)
     return counts
@@ -60,7 +59,7 @@ def conv_macs(positions: int, in_channels: int, channels: int, taps: int = 9) ->
 def _ripe(config: RipeConfig) -> dict[str, int]:
     grids = [height * width for height, width in config.grids(*config.in_size)]
     last = grids[-1]
-    width = config.embed_dims[0]
+    width = config.bridge_width
     channels = config.stage_channels
     read = channels if config.bridge == "mr-s3a" else channels[-1:]
     inputs = (2, *channels)
@@ -99,18 +98,22 @@ def _attention(kind: str, positions: int, channels: int) -> int:
 
 def _hierarchy(config: RipeConfig) -> tuple[int, int]:
     """Multiply-adds of its matrix products, and operations of its scans, for all steps."""
-    levels = plan_levels(config.embed_dims, config.pool_ratios, config.mixer)
-    arms = matched_sizes(config.mixer, config.embed_dims) if config.mixer in ARMS else (0, 0, 0)
+    levels = config.levels()
+    arms = (0,) * len(levels)
+    if config.mixer in ARMS:
+        arms = matched_sizes(config.mixer, config.embed_dims, config.mamba_sizes)
     macs = scan = 0
     for count, level, hidden in zip(token_counts(config), levels, arms, strict=True):
         length = count * config.time_steps
         if level.transition:
             macs += length * level.before * level.width
-        if config.mixer in ("mamba", "flat"):
+        if not level.mixes:
+            continue
+        if config.mixer in MAMBA_MIXERS:
             directions = 1 if config.causal else 2
             merge = 0 if config.causal else length * 2 * level.width * level.width
-            macs += directions * _mamba(length, level.width) + merge
-            scan += directions * _scan(length, level.width)
+            macs += directions * _mamba(length, level.width, level.sizes) + merge
+            scan += directions * _scan(length, level.width, level.sizes)
         else:
             macs += _arm(config.mixer, length, level.width, hidden)
     return macs, scan
@@ -125,14 +128,14 @@ def _arm(mixer: str, length: int, width: int, hidden: int) -> int:
     }[mixer]
 
 
-def _mamba(length: int, width: int) -> int:
+def _mamba(length: int, width: int, sizes: MambaSizes = MAMBA_SIZES) -> int:
     """Multiply-adds of one direction's four projections."""
-    inner, rank = EXPAND * width, math.ceil(width / 16)
-    return length * (width * 2 * inner + inner * (rank + 2 * STATES) + rank * inner + inner * width)
+    inner, rank = sizes.inner(width), step_rank(width)
+    return length * (width * 2 * inner + inner * (rank + 2 * sizes.d_state) + rank * inner + inner * width)
 
 
-def _scan(length: int, width: int) -> int:
-    return SCAN_OPERATIONS * length * EXPAND * width * STATES
+def _scan(length: int, width: int, sizes: MambaSizes = MAMBA_SIZES) -> int:
+    return SCAN_OPERATIONS * length * sizes.inner(width) * sizes.d_state
 
 
 def _mamba_spike(config: MambaSpikeConfig) -> dict[str, int]:

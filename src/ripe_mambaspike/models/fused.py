@@ -20,6 +20,7 @@ from ripe_mambaspike.models.input_checks import nan_where_not_finite
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.fused.bridge import BridgePlan, bridge_features, bridge_tokens, join_tokens, plan_bridge
 from ripe_mambaspike.nn.fused.carried import Carried
+from ripe_mambaspike.nn.fused.coverage import without_kernels
 from ripe_mambaspike.nn.fused.hierarchy import HierarchyPlan, apply_head, mix_tokens, plan_hierarchy
 from ripe_mambaspike.nn.fused.layers import affine_of, coefficient_of
 from ripe_mambaspike.nn.fused.stage import (
@@ -59,13 +60,14 @@ class NetworkPlan(NamedTuple):
 
 def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
     """Whether the fused operators can compute this pass; if they are available but cannot, the reason is logged."""
-    if mode.literal or backend(x, precision(x)) is None:
+    kind = None if mode.literal else backend(x, precision(x))
+    if kind is None:
         return False
     config: RipeConfig = model.config
     if config.form == "dual-kernel":
         log_once("no kernels for the dual-kernel form; using the reference path")
         return False
-    found = model.modification() or without_kernels(model)
+    found = model.modification() or without_kernels(model, kind)
     if found is not None:
         log_once(f"{found}; using the reference path")
         return False
@@ -73,16 +75,6 @@ def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
         log_once("norms partly in training, partly in evaluation; using the reference path")
         return False
     return True
-
-
-def without_kernels(model: Any) -> str | None:
-    """A description of the first neuron without kernels."""
-    for level, stage in enumerate(model.stages):
-        for name in ("first_neuron", "second_neuron"):
-            kind = type(stage.__dict__["_modules"][name])
-            if not hasattr(kind, "constants"):
-                return f"no kernels for stages.{level}.{name} ({kind.__name__})"
-    return None
 
 
 def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Names = ()) -> bool:

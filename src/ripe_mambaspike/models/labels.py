@@ -21,6 +21,7 @@ VERSION = 4  # 3 says `cut` for `partition`, 2 also `steps` for `time_steps`; 1 
 BEST = "best"
 LAST = "last"  # of a run that was stopped before it picked one
 CONFIG_FILE = "config.json"  # of `models.pretrained`
+EXPORT_FILE = "export.json"  # of `deploy.export`
 MAX_SENSOR_SIDE = 65536
 HINT = "a file written by ripe train is needed"
 
@@ -138,6 +139,8 @@ def find_checkpoint(path: str | Path) -> Path:
     if begun:
         raise WeightsError(f"{path}: expected a run that has validated once, got one without {BEST}", path=path)
     got = f"a folder without {CONFIG_FILE} and {BEST}/{CONFIG_FILE}"
+    if (path / EXPORT_FILE).is_file():
+        got = "an export, which ripe predict takes"
     raise WeightsError(f"{path}: expected a run or a saved network, got {got}", path=path)
 
 

@@ -12,7 +12,6 @@ from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.flops import token_counts
 from ripe_mambaspike.models.fused import kernels_cover
-from ripe_mambaspike.nn.hierarchy import plan_levels
 from ripe_mambaspike.ops.backend import precision
 
 OUT_OF_MEMORY_PHRASES = (
@@ -39,13 +38,15 @@ def activation_bytes(
     positions = grids[-1][0] * grids[-1][1]
     scales = config.stage_channels if config.bridge == "mr-s3a" else config.stage_channels[-1:]
     rates = steps * positions * 2 * sum(scales)
-    mixed = steps * positions * config.embed_dims[0]
+    mixed = steps * positions * config.bridge_width
     bridge = (rates + 2 * mixed) * itemsize + 2 * mixed * FLOAT32
-    # Per level: each direction's inputs (4), the parts read from them (2) and the result (2); the normed tokens (1).
-    held = 8 * (1 if config.causal else 2) + 1
-    widths = [level.width for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer)]
-    tokens = zip(token_counts(config, (height, width)), widths, strict=True)
-    levels = [steps * count * across * (held * itemsize + 3 * FLOAT32) for count, across in tokens]
+    # Per level: each direction's inputs (twice the inner channels), the parts read from them and the result (the inner
+    # channels each); the normed tokens.
+    directions = 1 if config.causal else 2
+    levels = []
+    for count, level in zip(token_counts(config, (height, width)), config.levels(), strict=True):
+        held = (4 * directions * level.sizes.inner(level.width) if level.mixes else 0) + level.width
+        levels.append(steps * count * (held * itemsize + 3 * level.width * FLOAT32))
     if not training:
         return samples * _largest(stages, bridge, levels, itemsize)
     kept = steps * 2 * height * width * (itemsize + FLOAT32) + stages[-1] * itemsize + bridge + sum(levels)

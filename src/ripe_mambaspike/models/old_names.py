@@ -1,7 +1,8 @@
-"""Names of config fields and tensors in networks saved by earlier versions, and what they are called now."""
+"""Networks saved by earlier versions: what their fields and tensors are called now, and the fields added since."""
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -22,6 +23,26 @@ CONFIG_FIELDS: dict[str, dict[str, str]] = {
         "window": "rate_window",
     },
 }
+
+# What networks were before a field existed; the config of an earlier file is without it.
+ADDED_FIELDS: dict[str, dict[str, Any]] = {
+    "ripe-mambaspike": {
+        "csilif_reset": 0.5,
+        "detach_reset": False,
+        "attention_feature_map": "elu",
+        "attention_epsilon": 1e-5,
+        "bridge_dim": None,
+        "d_state": 16,
+        "d_conv": 4,
+        "expand": 2,
+    },
+}
+
+
+def with_added_fields(architecture: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a saved config, those that were added since included."""
+    return {**ADDED_FIELDS.get(architecture, {}), **fields}
+
 
 _MODULES = ((".ahead.", ".forward_mamba."), (".behind.", ".backward_mamba."))
 _MAMBA = {

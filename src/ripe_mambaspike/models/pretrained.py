@@ -27,7 +27,7 @@ from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import Form, ModelConfig
 from ripe_mambaspike.models.config_check import difference_from_config, sync_num_classes
 from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE, Labels, packed_labels, read_labels
-from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
+from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors, with_added_fields
 from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 from ripe_mambaspike.schema import read_json
@@ -150,6 +150,7 @@ def _read_config(document: ConfigFile, origin: Path) -> ModelConfig:
     if document.version == OLD_VERSION:
         renamed = CONFIG_FIELDS.get(document.architecture, {})
         fields = {renamed.get(name, name): value for name, value in fields.items()}
+    fields = with_added_fields(document.architecture, fields)
     if missing := [name for name in kind.field_names() if name not in fields]:
         raise WeightsError.expected(f"config.{missing[0]}", "a value", "nothing", path=origin)
     try:

@@ -12,7 +12,7 @@ from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.peers import import_peers
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.registry import Registry
-from ripe_mambaspike.schema import suggest
+from ripe_mambaspike.own_modules import unknown_name
 
 __all__ = ["MambaSpike", "RipeMambaSpike", "build", "create_model", "list_models", "model_config", "register_model"]
 
@@ -82,8 +82,7 @@ def list_models(pattern: str = "*") -> list[str]:
 def model_config(name: str, **overrides: Any) -> ModelConfig:
     """The config registered under a name, with fields overridden."""
     if not isinstance(name, str) or name not in _MODELS:
-        got = f"'{name}'{suggest(str(name), _MODELS)}"
-        raise ConfigError.expected("model", f"one of {', '.join(_MODELS)}", got)
+        raise unknown_name("model", name, _MODELS)
     config: ModelConfig = _MODELS[name]()
     return config.replace(f"model '{name}'", **overrides)
 

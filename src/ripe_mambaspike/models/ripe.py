@@ -6,6 +6,7 @@ both give the same results, states and names.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +26,13 @@ from ripe_mambaspike.models.fused import (
 )
 from ripe_mambaspike.models.input_checks import check_input, check_observe, check_state, nan_where_not_finite
 from ripe_mambaspike.models.memory import explain_model_memory
-from ripe_mambaspike.nn.attention import ATTENTIONS
+from ripe_mambaspike.nn.attention import make_attention
 from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, ProjectedMixture, ScaleMixture
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.fused.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
 from ripe_mambaspike.nn.hierarchy import Hierarchy, make_head
 from ripe_mambaspike.nn.modified import Modification, find_modification, overridden_method
-from ripe_mambaspike.nn.neurons import NEURONS
+from ripe_mambaspike.nn.neurons import make_neuron
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage
@@ -49,10 +50,17 @@ class RipeMambaSpike(Model):
         widths = config.embed_dims
         self.entry = _norm(config, 2)
         self.stages = nn.ModuleList(_stage(config, level) for level in range(3))
-        self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0], config.rate_decay)
+        self.bridge = Bridge(_mixture(config), config.stage_channels[-1], config.bridge_width, config.rate_decay)
         self.tokens = TokenSelection(config.num_tokens)
-        drop_rate, causal = config.drop_path_rate, config.causal
-        self.hierarchy = Hierarchy(widths, config.pool_ratios, config.mixer, drop_rate, causal=causal)
+        self.hierarchy = Hierarchy(
+            widths,
+            config.pool_ratios,
+            config.mixer,
+            config.drop_path_rate,
+            causal=config.causal,
+            entry=config.bridge_width,
+            sizes=config.mamba_sizes,
+        )
         self.head = make_head(widths[-1], config.num_classes, config.head_hidden_size)
 
     @property
@@ -269,19 +277,21 @@ def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, bina
 def _stage(config: RipeConfig, level: int) -> SpikingStage:
     in_channels = (2, *config.stage_channels)[level]
     channels = config.stage_channels[level]
-    neuron = config.neurons[level]
+    factor, detached = config.csilif_reset, config.detach_reset
+    neuron = partial(make_neuron, config.neurons[level], channels, csilif_reset=factor, detach_reset=detached)
+    feature_map, epsilon = config.attention_feature_map, config.attention_epsilon
     return SpikingStage(
         first_conv=_conv(config, in_channels, channels, 2, binary_operand=level > 0),
         first_norm=_norm(config, channels),
-        first_neuron=NEURONS.make(neuron, channels),
+        first_neuron=neuron(),
         second_conv=_conv(config, channels, channels, 1, binary_operand=True),
         second_norm=_norm(config, channels),
-        attention=ATTENTIONS.make(config.attention, channels),
-        second_neuron=NEURONS.make(neuron, channels),
+        attention=make_attention(config.attention, channels, feature_map=feature_map, epsilon=epsilon),
+        second_neuron=neuron(),
     )
 
 
 def _mixture(config: RipeConfig) -> ScaleMixture:
     scales = config.stage_channels if config.bridge == "mr-s3a" else config.stage_channels[-1:]
     kind = ProjectedMixture if config.form == "training" else FoldedMixture
-    return kind(scales, config.embed_dims[0])
+    return kind(scales, config.bridge_width)

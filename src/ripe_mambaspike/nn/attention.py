@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.nn.registry import Registry
 from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.membrane_attention.reference import (
+    EPSILON,
     Attention,
     Factors,
     convex_attention,
@@ -50,6 +51,7 @@ class MembraneAttention(nn.Module):
         self.value = nn.ParameterList(_factor(*shape) for shape in shapes)
         self.gain = nn.Parameter(torch.ones(channels))
         self.attend = attend
+        self.feature_map, self.epsilon = "elu", EPSILON  # of the convex attention
 
     def projections(self) -> tuple[Factors, Factors, Factors]:
         return tuple(self.query), tuple(self.key), tuple(self.value)
@@ -64,10 +66,15 @@ class MembraneAttention(nn.Module):
             features.flatten(3),
             *self.projections(),
             self.gain,
-            attend=self.attend,
+            attend=self._attend,
             initial_state=state,
         )
         return (out.view_as(features), attention.view_as(features)), {"spikes": spikes[:, -1]}
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.attend is convex_attention:
+            return convex_attention(query, key, value, feature_map=self.feature_map, epsilon=self.epsilon)
+        return self.attend(query, key, value)
 
 
 @register_attention("gate")
@@ -123,3 +130,11 @@ def grouped_attention(channels: int) -> nn.Module:
 @register_attention("sigmoid")
 def unnormalized_attention(channels: int) -> nn.Module:
     return MembraneAttention(channels, ((channels, channels),), sigmoid_attention)
+
+
+def make_attention(name: str, channels: int, *, feature_map: str = "elu", epsilon: float = EPSILON) -> nn.Module:
+    """The attention of this name; φ and ε concern those that have them: ds-mpa, low-rank and grouped."""
+    attention = ATTENTIONS.make(name, channels)
+    if isinstance(attention, MembraneAttention) and attention.attend is convex_attention:
+        attention.feature_map, attention.epsilon = feature_map, epsilon
+    return attention

@@ -1,13 +1,14 @@
 """The sequence part: blocks at growing widths over shrinking token grids, and the head that reads them."""
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.mamba import CausalMamba
+from ripe_mambaspike.nn.levels import plan_levels
+from ripe_mambaspike.nn.mamba import MAMBA_SIZES, CausalMamba, MambaSizes
 from ripe_mambaspike.nn.mixers import make_blocks
 from ripe_mambaspike.nn.state import State, below, prefixed
 
@@ -46,25 +47,6 @@ def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
     return x * kept / (1 - rate)
 
 
-class Level(NamedTuple):
-    """One level's width, the width before it, the pooling ratio, and whether the transition has weights."""
-
-    before: int
-    width: int
-    ratio: int
-    transition: bool
-
-
-def plan_levels(widths: tuple[int, ...], ratios: tuple[int, ...], mixer: str) -> list[Level]:
-    """With `flat`, widen to the last width at once and never pool: the study's flat stack."""
-    if mixer == "flat":
-        last = widths[-1]
-        rest = [Level(last, last, 1, False) for _ in widths[1:]]
-        return [Level(widths[0], last, 1, widths[0] != last), *rest]
-    before = (widths[0], *widths[:-1])
-    return [Level(*sizes, index > 0) for index, sizes in enumerate(zip(before, widths, ratios, strict=True))]
-
-
 class Transition(nn.Module):
     """Pool, widen, normalize."""
 
@@ -79,7 +61,10 @@ class Transition(nn.Module):
 
 
 class Hierarchy(nn.Module):
-    """Tokens [B, T, k, d_1] through every level: [B, T, k', d_last]. Blocks see the whole T·k sequence in order."""
+    """Tokens [B, T, k, d_m] through every level: [B, T, k', d_last]. Blocks see the whole T·k sequence in order.
+
+    d_m is `entry`, by default the first of the widths; if it differs, the first level has a transition, too.
+    """
 
     def __init__(
         self,
@@ -89,18 +74,21 @@ class Hierarchy(nn.Module):
         drop_rate: float,
         *,
         causal: bool = False,
+        entry: int | None = None,
+        sizes: MambaSizes = MAMBA_SIZES,
     ) -> None:
         super().__init__()
-        levels = plan_levels(widths, ratios, mixer)
-        self.norm = nn.LayerNorm(widths[0])
-        self.first_ratio = levels[0].ratio
+        levels = plan_levels(widths, ratios, mixer, entry, sizes)
+        self.norm = nn.LayerNorm(levels[0].before)
+        self.first_ratio = 1 if levels[0].transition else levels[0].ratio  # a transition pools itself
         self.transitions = nn.ModuleList(
             Transition(level.before, level.width, level.ratio) if level.transition else nn.Identity()
             for level in levels
         )
-        self.blocks = nn.ModuleList(make_blocks(mixer, tuple(level.width for level in levels), causal=causal))
-        last = max(1, len(levels) - 1)
-        self.drop_rates = [drop_rate * index / last for index in range(len(levels))]
+        mixing = [level for level in levels if level.mixes]
+        self.blocks = nn.ModuleList(make_blocks(mixer, mixing, causal=causal))
+        last = max(1, len(mixing) - 1)
+        self.drop_rates = [drop_rate * index / last for index in range(len(mixing))]
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self._climb(tokens, lambda level, sequence: self.blocks[level](sequence))
@@ -124,7 +112,7 @@ class Hierarchy(nn.Module):
         tokens = pool_tokens(self.norm(tokens), self.first_ratio)
         for level, transition in enumerate(self.transitions):
             tokens = transition(tokens)
-            if self.blocks:
+            if level < len(self.blocks):
                 sequence = tokens.flatten(1, 2)
                 mixed = drop_path(mix(level, sequence), self.drop_rates[level], self.training)
                 tokens = (sequence + mixed).view_as(tokens)

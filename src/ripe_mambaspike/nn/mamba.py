@@ -20,16 +20,37 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 STATES = 16
 TAPS = 4
 EXPAND = 2
+CHANNELS_PER_RANK = 16  # of the step projection
 STEP_RANGE = (1e-3, 1e-1)
 STEP_FLOOR = 1e-4
+
+
+class MambaSizes(NamedTuple):
+    """The sizes of a Mamba beside its width, named as in `mamba_ssm`."""
+
+    d_state: int = STATES  # states of a channel
+    d_conv: int = TAPS  # taps of the convolution
+    expand: int = EXPAND  # inner channels for each of the width's
+    d_inner: int | None = None  # the number of inner channels, if it is not expand · width
+
+    def inner(self, width: int) -> int:
+        return self.expand * width if self.d_inner is None else self.d_inner
+
+
+MAMBA_SIZES = MambaSizes()
+
+
+def step_rank(width: int) -> int:
+    """The rank of the step projection."""
+    return math.ceil(width / CHANNELS_PER_RANK)
 
 
 class CausalConv1d(nn.Module):
     """Mamba's depthwise convolution over the past: [B, L, E] → [B, L, E], and the last inputs as state."""
 
-    def __init__(self, channels: int, *, bias: bool = True) -> None:
+    def __init__(self, channels: int, *, taps: int = TAPS, bias: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(channels, 1, TAPS))
+        self.weight = nn.Parameter(torch.empty(channels, 1, taps))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
 
     def forward(self, x: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -42,15 +63,15 @@ class Mamba(nn.Module):
     A state dict of that module (of the same sizes) loads as it is. [B, L, d] → [B, L, d].
     """
 
-    def __init__(self, width: int, *, conv_bias: bool = True) -> None:
+    def __init__(self, width: int, sizes: MambaSizes = MAMBA_SIZES, *, conv_bias: bool = True) -> None:
         super().__init__()
-        inner, rank = EXPAND * width, math.ceil(width / 16)
-        self.rank = rank
+        inner, rank = sizes.inner(width), step_rank(width)
+        self.rank, self.states = rank, sizes.d_state
         self.in_proj = _linear(width, 2 * inner)
-        self.conv1d = CausalConv1d(inner, bias=conv_bias)
-        self.x_proj = _linear(inner, rank + 2 * STATES)
+        self.conv1d = CausalConv1d(inner, taps=sizes.d_conv, bias=conv_bias)
+        self.x_proj = _linear(inner, rank + 2 * self.states)
         self.dt_proj = _linear(rank, inner, bias=True)
-        self.A_log = nn.Parameter(torch.empty(inner, STATES))
+        self.A_log = nn.Parameter(torch.empty(inner, self.states))
         self.D = nn.Parameter(torch.ones(inner))
         self.out_proj = _linear(inner, width)
         if not self.A_log.is_meta:  # on the meta device there is nothing to initialize
@@ -62,8 +83,9 @@ class Mamba(nn.Module):
             bound = weight.shape[1] ** -0.5
             weight.uniform_(-bound, bound)
         for parameter in self.conv1d.parameters():
-            parameter.uniform_(-(TAPS**-0.5), TAPS**-0.5)
-        self.A_log.copy_(torch.tensor([math.log(state + 1) for state in range(STATES)]))  # S4D-real: A = −1 … −N
+            bound = self.conv1d.weight.shape[2] ** -0.5
+            parameter.uniform_(-bound, bound)
+        self.A_log.copy_(torch.tensor([math.log(state + 1) for state in range(self.states)]))  # S4D-real: A = −1 … −N
         self.dt_proj.weight.uniform_(-(self.rank**-0.5), self.rank**-0.5)
         low, high = map(math.log, STEP_RANGE)
         step = torch.empty_like(self.dt_proj.bias).uniform_(low, high).exp_().clamp_(min=STEP_FLOOR)
@@ -80,7 +102,7 @@ class Mamba(nn.Module):
         inner, gate = self.in_proj(x).chunk(2, -1)
         inner, conv_state = self.conv1d(inner, conv_state)
         inner = F.silu(inner)
-        step, b, c = self.x_proj(inner).split((self.rank, STATES, STATES), -1)
+        step, b, c = self.x_proj(inner).split((self.rank, self.states, self.states), -1)
         return (inner, F.softplus(self.dt_proj(step)), b, c, gate), conv_state
 
     @staticmethod
@@ -138,10 +160,10 @@ class BidirectionalMamba(nn.Module):
 
     causal: ClassVar[type[nn.Module]]  # the block of a causal network
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, sizes: MambaSizes = MAMBA_SIZES) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.forward_mamba, self.backward_mamba = Mamba(width), Mamba(width)
+        self.forward_mamba, self.backward_mamba = Mamba(width, sizes), Mamba(width, sizes)
         self.merge = nn.Linear(2 * width, width)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
@@ -161,10 +183,10 @@ class BidirectionalMamba(nn.Module):
 class CausalMamba(nn.Module):
     """Forward Mamba over the normalized tokens, without a merging Linear. [B, L, d] → [B, L, d]."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, sizes: MambaSizes = MAMBA_SIZES) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.forward_mamba = Mamba(width)
+        self.forward_mamba = Mamba(width, sizes)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
         return plan_block(self.norm, (self.forward_mamba,), None, dtype)

@@ -8,13 +8,14 @@ The study's blocks have one free size per level. It is chosen so that together t
 blocks they replace: the widest level first, and its remainder from rounding is added to the next level's target.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.mamba import BidirectionalMamba
+from ripe_mambaspike.nn.levels import Level, block_parameters
+from ripe_mambaspike.nn.mamba import MAMBA_SIZES, BidirectionalMamba, MambaSizes
 from ripe_mambaspike.nn.registry import Registry
 
 HEADS = 4
@@ -25,10 +26,14 @@ register_mixer = MIXERS.register
 register_mixer("mamba")(BidirectionalMamba)
 
 
+@register_mixer("flat-matched")
 @register_mixer("flat")
-def flat_mamba(width: int) -> nn.Module:
-    """Mamba at one width without pooling; see `nn.hierarchy.plan_levels`."""
-    return BidirectionalMamba(width)
+def flat_mamba(width: int, sizes: MambaSizes = MAMBA_SIZES) -> nn.Module:
+    """Mamba at one width without pooling; see `nn.levels.plan_levels`."""
+    return BidirectionalMamba(width, sizes)
+
+
+MAMBA_MIXERS = ("mamba", "flat", "flat-matched")  # made of Mamba blocks, of the sizes that the config gives
 
 
 @register_mixer("none")
@@ -99,28 +104,29 @@ def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def matched_sizes(arm: str, widths: tuple[int, ...]) -> tuple[int, ...]:
+def matched_sizes(arm: str, widths: tuple[int, ...], sizes: MambaSizes = MAMBA_SIZES) -> tuple[int, ...]:
     """The free size of every level such that the total parameter count matches that of the Mamba blocks."""
     with torch.device("meta"):
         missing = 0
-        sizes = []
+        found = []
         for width in reversed(widths):
-            missing += parameter_count(BidirectionalMamba(width))
+            missing += block_parameters(width, sizes)
             best = _closest(lambda hidden, width=width: parameter_count(ARMS[arm](width, hidden)), missing)  # type: ignore[misc]
             missing -= parameter_count(ARMS[arm](width, best))
-            sizes.append(best)
-    return tuple(reversed(sizes))
+            found.append(best)
+    return tuple(reversed(found))
 
 
-def make_blocks(mixer: str, widths: tuple[int, ...], *, causal: bool = False) -> list[nn.Module]:
-    """The blocks of every level, none for `none`; with `causal` their causal versions."""
+def make_blocks(mixer: str, levels: Sequence[Level], *, causal: bool = False) -> list[nn.Module]:
+    """The blocks of these levels, none for `none`; with `causal` their causal versions."""
     if mixer == "none":
         return []
-    if causal:
-        return [MIXERS[mixer].causal(width) for width in widths]
-    if mixer in ARMS:
-        return [MIXERS.make(mixer, *sizes) for sizes in zip(widths, matched_sizes(mixer, widths), strict=True)]
-    return [MIXERS.make(mixer, width) for width in widths]
+    if mixer in ARMS and not causal:
+        widths = tuple(level.width for level in levels)
+        free = matched_sizes(mixer, widths, levels[0].sizes)
+        return [MIXERS.make(mixer, *shape) for shape in zip(widths, free, strict=True)]
+    shapes = [(level.width, level.sizes) if mixer in MAMBA_MIXERS else (level.width,) for level in levels]
+    return [MIXERS[mixer].causal(*shape) if causal else MIXERS.make(mixer, *shape) for shape in shapes]
 
 
 def causal_mixers() -> list[str]:

@@ -14,10 +14,11 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.registry import Registry
 from ripe_mambaspike.nn.state import State
-from ripe_mambaspike.ops.neurons import Fired, NeuronConstants, csilif, fire_over_time, lif, silif
+from ripe_mambaspike.ops.neurons import CSILIF_RESET, Fired, NeuronConstants, csilif, fire_over_time, lif, silif
 
 STEP = 0.004  # of every learned neuron, in units of its own time constants
 
@@ -29,6 +30,8 @@ class ConstantsNeuron(nn.Module):
     """A neuron defined by its constants per channel, which both the reference path and the kernels use."""
 
     exportable = True
+    reset_factor: float = CSILIF_RESET  # κ of a rotating neuron; kernels know no other
+    detach_reset: bool = False  # the reset outside the gradient graph; kernels have gradients for the other way
 
     def constants(self, device: torch.device) -> NeuronConstants:
         """Per channel [C], float32 or float64."""
@@ -45,6 +48,8 @@ class ConstantsNeuron(nn.Module):
             relaxed=mode.relaxed,
             keep_potential=keep_potential,
             initial_state=before,
+            reset=self.reset_factor,
+            detach_reset=self.detach_reset,
         )
         return fired, {"membrane": real} if imag is None else {"membrane": real, "membrane_imag": imag}
 
@@ -89,3 +94,17 @@ class CSiLIF(ConstantsNeuron):
 
     def constants(self, device: torch.device) -> NeuronConstants:
         return csilif(self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)
+
+
+def make_neuron(
+    name: str, channels: int, *, csilif_reset: float = CSILIF_RESET, detach_reset: bool = False
+) -> nn.Module:
+    """The neuron of this name with the config's reset; `csilif_reset` concerns the CSiLIF alone."""
+    neuron = NEURONS.make(name, channels)
+    if detach_reset and type(neuron).forward is not ConstantsNeuron.forward:
+        raise ConfigError.expected("detach_reset", f"false, since the neuron '{name}' has a reset of its own", True)
+    if isinstance(neuron, CSiLIF):
+        neuron.reset_factor = csilif_reset
+    if isinstance(neuron, ConstantsNeuron):
+        neuron.detach_reset = detach_reset
+    return neuron

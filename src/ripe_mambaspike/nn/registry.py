@@ -7,6 +7,7 @@ from torch import nn
 
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.nn.modified import REGISTERED, Known
+from ripe_mambaspike.own_modules import unknown_name
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -29,8 +30,10 @@ class Registry(dict[str, Any]):
 
         return add
 
-    def make(self, name: str, *sizes: int) -> nn.Module:
+    def make(self, name: str, *sizes: Any) -> nn.Module:
         """Create the module of this name. Its class then no longer counts as a modification."""
+        if name not in self:
+            raise unknown_name(self.field, name, self)
         module: nn.Module = self[name](*sizes)
         REGISTERED.setdefault(type(module), Known(type(module).forward))
         return module

@@ -5,7 +5,8 @@ Glossary (symbol in the paper: word here): T steps, C channels, N = H·W positio
 """
 
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
-from ripe_mambaspike.ops.membrane_attention.reference import convex_attention, ds_mpa, positive_feature
+from ripe_mambaspike.ops.membrane_attention.feature_maps import positive_feature
+from ripe_mambaspike.ops.membrane_attention.reference import convex_attention, ds_mpa
 from ripe_mambaspike.ops.neurons import csilif, lif, silif
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.ops.tdm import shift, tdm

@@ -1,10 +1,11 @@
 """The neurons: the per-channel constants of each, and one function that runs any of them over all steps.
 
     u_t = decay · u_{t−1} + gain · x_t, fire where u_t ≥ threshold, subtract the threshold     LIF, SiLIF
-    m_t = (decay + j rotation) · m_{t−1} + gain · x_t, u_t = 2 Re m_t, a spike takes 1/2 off m  CSiLIF
+    m_t = (decay + j rotation) · m_{t−1} + gain · x_t, u_t = 2 Re m_t, a spike takes κ off m    CSiLIF
 
-Glossary: u the membrane potential before the reset; B samples, T steps, C channels. Reset is soft and inside the graph.
-States are float32 or float64 whatever the input's precision.
+Glossary: u the membrane potential before the reset; κ the reset factor, 1/2 unless given; B samples, T steps, C
+channels. Reset is soft, and inside the gradient graph unless detached. States are float32 or float64 whatever the
+input's precision.
 """
 
 from typing import NamedTuple
@@ -13,14 +14,14 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.shapes import at_least_float32, per_channel
-from ripe_mambaspike.ops.spikes import fire, fire_fast_sigmoid
+from ripe_mambaspike.ops.spikes import fire_at, fire_fast_sigmoid
 
 Fired = tuple[Tensor, Tensor | None]
 Membrane = tuple[Tensor, Tensor | None]  # after the reset: real and, of a rotating neuron, imaginary part
 
 LIF_DECAY = 0.5
 LIF_THRESHOLD = 1.0
-CSILIF_RESET = 0.5
+CSILIF_RESET = 0.5  # κ
 
 
 class NeuronConstants(NamedTuple):
@@ -52,7 +53,7 @@ def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
 def csilif(
     log_damping: Tensor, frequency: Tensor, log_step: Tensor, gain: Tensor, threshold: Tensor
 ) -> NeuronConstants:
-    """Resonating neuron: `m ← α(m − s/2) + bx`, potential `U = 2 Re m`, fire at v."""
+    """Resonating neuron: `m ← α(m − κs) + bx`, potential `U = 2 Re m`, fire at v."""
     pole = csilif_pole(*map(at_least_float32, (log_damping, frequency, log_step)))
     return NeuronConstants(*pole, at_least_float32(gain), at_least_float32(threshold))
 
@@ -72,23 +73,32 @@ def fire_over_time(
     relaxed: bool = False,
     keep_potential: bool = True,
     initial_state: Membrane | None = None,
+    reset: float = CSILIF_RESET,
+    detach_reset: bool = False,
 ) -> tuple[Fired, Membrane]:
     """x [B, T, C, ...] through all steps of a neuron → ((spikes, potential), final state); the state [B, C, ...].
 
-    Spikes and potential have x's shape and dtype; the potential is the one before reset, None unless requested.
+    Spikes and potential have x's shape and dtype; the potential is the one before reset, None unless requested. `reset`
+    is κ of a rotating neuron. With `detach_reset` no gradient flows through what a spike takes off the membrane.
     """
     decay, rotation, gain, threshold = neuron
     shaped = NeuronConstants(
         *(per_channel(decay, x.ndim - 3), None if rotation is None else per_channel(rotation, x.ndim - 3)),
         *(per_channel(gain, x.ndim - 3), per_channel(threshold, x.ndim - 3)),
     )
-    spikes, potentials, state = neuron_steps(x, shaped, sharpness, relaxed, initial_state)
+    spikes, potentials, state = neuron_steps(x, shaped, sharpness, relaxed, initial_state, reset, detach_reset)
     potential = torch.stack(potentials, 1).to(x.dtype) if keep_potential else None
     return (torch.stack(spikes, 1).to(x.dtype), potential), state
 
 
 def neuron_steps(
-    x: Tensor, neuron: NeuronConstants, sharpness: float, relaxed: bool, state: Membrane | None
+    x: Tensor,
+    neuron: NeuronConstants,
+    sharpness: float,
+    relaxed: bool,
+    state: Membrane | None,
+    reset: float = CSILIF_RESET,
+    detach_reset: bool = False,
 ) -> tuple[list[Tensor], list[Tensor], Membrane]:
     """Spikes and potentials of every step of x [B, T, ...], and the final state; the constants broadcast to x_t."""
     decay, rotation, gain, threshold = neuron
@@ -98,26 +108,20 @@ def neuron_steps(
     for x_t in x.unbind(1):
         if rotation is None:
             potential = torch.addcmul(gain * x_t, decay, real)
-            spike = _fire(potential, threshold, sharpness, relaxed)
-            real = torch.addcmul(potential, spike, threshold, value=-1)
+            spike = fire_at(potential, threshold, sharpness, relaxed)
+            taken = (spike.detach(), threshold.detach()) if detach_reset else (spike, threshold)
+            real = torch.addcmul(potential, *taken, value=-1)
         else:
             real, imag = (
                 torch.addcmul(torch.addcmul(gain * x_t, decay, real), rotation, imag, value=-1),
                 torch.addcmul(decay * imag, rotation, real),
             )
             potential = 2 * real
-            spike = _fire(potential, threshold, sharpness, relaxed)
-            real = torch.sub(real, spike, alpha=CSILIF_RESET)
+            spike = fire_at(potential, threshold, sharpness, relaxed)
+            real = torch.sub(real, spike.detach() if detach_reset else spike, alpha=reset)
         spikes.append(spike)
         potentials.append(potential)
     return spikes, potentials, (real, None if rotation is None else imag)
-
-
-def _fire(potential: Tensor, threshold: Tensor, sharpness: float, relaxed: bool) -> Tensor:
-    """Spikes where the potential reaches the threshold."""
-    if torch.compiler.is_exporting():  # compared directly: a runtime may flush a tiny difference to zero
-        return (potential >= threshold).to(potential.dtype)
-    return fire(potential - threshold, sharpness, relaxed)
 
 
 def recurrent_leaky_step(

@@ -68,6 +68,13 @@ def fire(distance: Tensor, sharpness: float, relaxed: bool = False) -> Tensor:
     return fire_as("atan", distance, sharpness)
 
 
+def fire_at(potential: Tensor, threshold: Tensor, sharpness: float, relaxed: bool = False) -> Tensor:
+    """Spikes where the potential reaches the threshold: `fire` of their difference."""
+    if torch.compiler.is_exporting():  # compared directly: a runtime may flush a tiny difference to zero
+        return (potential >= threshold).to(potential.dtype)
+    return fire(potential - threshold, sharpness, relaxed)
+
+
 def fire_fast_sigmoid(distance: Tensor, slope: float = 25.0) -> Tensor:
     """The baseline's spike: 1 where distance > 0, gradient 1 / (1 + slope·|distance|)²."""
     if torch.compiler.is_exporting():

@@ -48,7 +48,7 @@ CURVES = (  # in the order of the page
             LogLine("relaxed", "relaxed pass", 4, dashed=True),
             LogLine("val_loss", "validation", 2),
         ),
-        "terms before their weight",
+        "of training the weighted sum, of each pass its own loss",
     ),
     LogChart(
         "Top-1",
@@ -81,7 +81,7 @@ def log_charts(run: RunData) -> dict[str, Any]:
         for line in chart.lines:
             column = run.column(line.column)
             if column is None:
-                absent.append(line.name)
+                absent.append(f"{chart.title}: {line.name}")
             else:
                 name = "test (selects)" if run.selected_on_test and line.column.startswith("val_") else line.name
                 series.append(Series(name, column, line.tone, line.dashed))

@@ -1,5 +1,6 @@
 """A run as one self-contained HTML page."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from ripe_mambaspike.files import write_file
 from ripe_mambaspike.report.curves import filter_charts, log_charts, log_table, rate_charts
 from ripe_mambaspike.report.formatting import report_templates
 from ripe_mambaspike.report.observe import Clip, Observed, cost, observe
-from ripe_mambaspike.report.results import confusion, headline, samples
+from ripe_mambaspike.report.results import NO_CLIPS, confusion, headline, samples
 from ripe_mambaspike.report.run_data import RunData, read_run
 from ripe_mambaspike.templating import render_page
 
+LOG = logging.getLogger("ripe_mambaspike")
 REPORT_FILE = "report.html"
 SECTIONS = {
     "curves": "Curves",
@@ -37,7 +39,7 @@ def write_report(
     root: str | Path | None = None,
     samples: int = 4,
 ) -> Path:
-    """Write `report.html` into a run folder and return its path.
+    """Write `report.html` into a run folder and return its path; a warning names what is missing in the page.
 
     clips: held-out clips (events [T, 2, H, W], label, name), of which `samples` are shown, evenly chosen; by default
         test clips of the dataset in the run's recipe, if it is there
@@ -48,7 +50,13 @@ def write_report(
     run = read_run(Path(folder))
     clips = _test_clips(run, root, samples) if clips is None else clips
     page = make_page(run, None if clips is None else _pick_evenly(clips, samples))
-    return write_file(run.folder / REPORT_FILE, page)
+    path = write_file(run.folder / REPORT_FILE, page)
+    missing = [*run.notes.values()]
+    if run.model is not None and clips is None and samples:
+        missing.append(NO_CLIPS)
+    if missing:  # an earlier page, which this one replaced, may have been complete
+        LOG.warning(f"{path} is incomplete: {' '.join(missing)}")
+    return path
 
 
 def make_page(run: RunData, clips: list[Clip] | None) -> bytes:
@@ -102,4 +110,6 @@ def _account(run: RunData, clips: list[Clip] | None) -> tuple[dict[str, Any] | N
     try:
         return cost(run.model, clips or []), ""
     except (RipeError, RuntimeError) as error:
-        return None, f"The account could not be made: {error}."
+        reason = f"The account could not be made: {error}."
+        LOG.warning(f"{run.folder / REPORT_FILE} is incomplete: {reason}")
+        return None, reason

@@ -19,6 +19,7 @@ from ripe_mambaspike.report.images import attention_images, data_uri, event_imag
 from ripe_mambaspike.report.observe import Observed, Sample
 from ripe_mambaspike.report.run_data import RunData, is_best_test_epoch
 
+NO_CLIPS = "No clips are shown: no held-out data was available when this page was made."
 MAX_FRAMES = 16  # of a sample clip
 MAX_CLASSES_IN_TIMELINE = 4
 MAX_MISTAKES = 3
@@ -123,7 +124,7 @@ def samples(run: RunData, observed: Observed | None) -> dict[str, Any]:
     if run.model is None:
         notes = [f"No clips are shown. {run.notes.get('best', '')}"]
     elif observed is None:
-        notes = ["No clips are shown: no held-out data was available when this page was made."]
+        notes = [NO_CLIPS]
     else:
         notes = observed.notes
         if not observed.samples and not notes:

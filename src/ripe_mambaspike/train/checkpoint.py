@@ -110,15 +110,21 @@ def last_checkpoint(folder: Path, check: Check = lambda _: None, max_bytes: int 
             check(found)
         except DAMAGE as error:
             reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
-            LOG.warning(f"{path} cannot be used ({one_line(reason, 300)}); trying the checkpoint before it")
+            then = "; trying the checkpoint before it" if path != files[0] else ""
+            LOG.warning(f"{path} cannot be used ({one_line(reason, 300)}){then}")
             continue
         return found
     if files:
-        raise DataError.expected("checkpoint", "one that can be read", "damaged ones only", path=folder)
+        raise DataError.expected("checkpoint", "one that can be used", "none", path=folder, hint=restart_hint(folder))
     if earlier := sorted(folder.glob(EARLIER_NAME)):
         hint = "finish the run with the version that began it, or start again with another --out"
         raise DataError.expected("version", str(VERSION), "an earlier one", path=earlier[-1], hint=hint)
     return None
+
+
+def restart_hint(folder: Path) -> str:
+    """What to do with checkpoints that a run cannot go on from."""
+    return f"remove {folder} to start the run again, or use another --out"
 
 
 def _read(path: Path, max_bytes: int) -> Checkpoint:

@@ -134,10 +134,15 @@ def _fields_of_network(recipe: Recipe, settings: Sequence[str]) -> dict[str, Any
 
 def difference(a: Recipe, b: Recipe) -> list[str]:
     """The dotted fields in which two recipes differ, in order."""
-    mine, other, missing = dict(_leaves(to_dict(a))), dict(_leaves(to_dict(b))), object()
+    mine, other, missing = leaf_values(a), leaf_values(b), object()
     differing = [path for path in {**mine, **other} if mine.get(path, missing) != other.get(path, missing)]
     order = list(field_help())
     return sorted(differing, key=lambda path: order.index(path if path in order else "model.fields"))
+
+
+def leaf_values(recipe: Recipe) -> dict[str, Any]:
+    """Plain values by dotted field, such as those of the network's config: "model.fields.neurons"."""
+    return dict(_leaves(to_dict(recipe)))
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from ripe_mambaspike.train.recipes import check_recipe, load_recipe
 from ripe_mambaspike.train.run_folder import (
     CHECKPOINTS,
     RECIPE_FILE,
+    RUN_FILES,
     check_same,
+    default_folder,
     lock_folder,
     with_grid_of,
     with_protocol,
@@ -36,22 +38,27 @@ def train(
 ) -> TrainingResult:
     """Train by a recipe (a `Recipe`, the name of a shipped one, or a .yaml file) and test the selected network.
 
-    out: the run's folder; runs/NAME by default. One run at a time uses a folder.
+    out: the run's folder; by default runs/NAME or, to resume by the recipe.yaml of a run, the folder of that run. One
+        run at a time uses a folder.
     resume: continue the run in that folder, where there is one; a run that has ended returns its result
     callback: is called after every step and epoch
     stop_requested: is asked after every step; when true, the state is saved and `TrainingStopped` raised
     """
+    given = recipe
     if isinstance(recipe, Recipe):
         check_recipe(recipe)
     else:
         recipe = load_recipe(recipe)
-    folder = Path("runs") / recipe.name if out is None else Path(out)
+    folder = default_folder(recipe, given, resume) if out is None else Path(out)
     callback = callback or SilentCallback()
     with lock_folder(folder, processes), run_threads(recipe.run.threads):
-        begun = (folder / RECIPE_FILE).exists() or (folder / CHECKPOINTS).exists()
+        begun = any((folder / name).exists() for name in RUN_FILES)
         if begun and not resume:
             hint = "use --resume auto to continue it, or another --out"
             raise DataError.expected("folder", "an empty one", "one with a run", path=folder, hint=hint)
+        if begun and not (folder / RECIPE_FILE).exists():  # with another recipe it would be another run
+            expected, hint = f"the {RECIPE_FILE} of the run in this folder", "put it back, or use another --out"
+            raise DataError.expected("folder", expected, "none", path=folder, hint=hint)
         if (folder / RECIPE_FILE).exists():
             saved = load_recipe(folder / RECIPE_FILE)
             recipe = with_protocol_of(with_grid_of(recipe, saved), saved)
@@ -71,8 +78,9 @@ def train(
             callback.on_message(describe_grid(run.recipe.data, run.data.store.sensor_size))
         try:
             if resume and run.resume():
-                state = run.trainer.state
-                callback.on_message(f"resuming at epoch {state.epoch + 1}, batch {state.batch + 1}")
+                callback.on_message(run.describe_position())
+            elif begun:
+                callback.on_message(f"{folder}: the run has no checkpoint; starting at epoch 1")
             processes.wait()  # all have read the checkpoint before another is written
             return run.run()
         finally:

@@ -3,21 +3,26 @@
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ripe_mambaspike.data.training_data import with_nothing_held_out
-from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.errors import MAX_VALUE_CHARS, ConfigError, DataError, one_line
 from ripe_mambaspike.files import locked, make_folder, remove_leftovers, write_file
 from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult
+from ripe_mambaspike.models.labels import BEST
 from ripe_mambaspike.train.distributed import Processes
 from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
-from ripe_mambaspike.train.recipes import difference
+from ripe_mambaspike.train.recipes import difference, leaf_values
+from ripe_mambaspike.yaml_text import yaml_value
 
 LOG = logging.getLogger("ripe_mambaspike")
 RECIPE_FILE, LOG_FILE, LOCK_FILE, CHECKPOINTS = "recipe.yaml", "log.csv", ".lock", "checkpoints"
+RUN_FILES = (RECIPE_FILE, CHECKPOINTS, RESULT_FILE, BEST)  # a folder with one of them has a run
+MAX_CHANGES_SHOWN = 3
 WRITTEN_FILES = {  # folders in that of a run, and what is written there
     ".": r"recipe\.yaml|log\.csv|result\.json|report\.html|best|last",
     "checkpoints": r"step-\d{9}-\d{9}\.safetensors",
@@ -37,7 +42,7 @@ def lock_folder(folder: Path, processes: Processes) -> Iterator[None]:
     except OSError as error:
         raise DataError.expected("folder", "one that can be made", error, path=folder) from error
     if processes.is_first and os.access(folder, os.W_OK):
-        with locked(folder / LOCK_FILE, f"{folder} is in use by another run"):
+        with locked(folder / LOCK_FILE, f"another run in {folder}"):
             for inner, names in WRITTEN_FILES.items():
                 for path in remove_leftovers(folder / inner, names):
                     LOG.info(f"{path}: removed a temporary file of a killed run")
@@ -46,6 +51,18 @@ def lock_folder(folder: Path, processes: Processes) -> Iterator[None]:
     else:
         processes.wait()
         yield
+
+
+def default_folder(recipe: Recipe, given: str | Path | Recipe, resume: bool) -> Path:
+    """The folder of a run if none is named: runs/NAME or, to resume by the recipe that a run saved, that run's folder.
+
+    `recipe` is the one that was `given` by its name, file or value.
+    """
+    if resume and not isinstance(given, Recipe) and (path := Path(given)).name == RECIPE_FILE:
+        saved_by_run = recipe.data.store is not None or (path.parent / CHECKPOINTS).exists()
+        if saved_by_run and path.is_file():
+            return path.parent
+    return Path("runs") / recipe.name
 
 
 def with_store(recipe: Recipe, key: str | None) -> Recipe:
@@ -80,15 +97,27 @@ def changed_fields(given: Recipe, saved: Recipe, ignored: tuple[str, ...] = RESU
     return [name for name in difference(given, saved) if name not in ignored]
 
 
+def describe_changes(given: Recipe, saved: Recipe, differing: Sequence[str]) -> str:
+    """ "field: expected X, got Y" of the first few fields in which a recipe differs from the saved one."""
+    expected, got = leaf_values(saved), leaf_values(given)
+    shown = [
+        f"{name}: expected {_shown(expected, name)}, got {_shown(got, name)}" for name in differing[:MAX_CHANGES_SHOWN]
+    ]
+    left_out = len(differing) - len(shown)
+    return "; ".join(shown) + (f"; and {left_out} more" if left_out else "")
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return one_line(yaml_value(values[name]), MAX_VALUE_CHARS) if name in values else "none"
+
+
 def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
     """Raise unless a run can be resumed with this recipe."""
     if differing := changed_fields(given, saved):
-        raise ConfigError(
-            f"{', '.join(differing[:3])}: expected as in {folder / RECIPE_FILE}, got other values; ripe train "
-            f"{folder / RECIPE_FILE} --out {folder} --resume auto continues that run, another --out starts a new one",
-            field=differing[0],
-            path=folder / RECIPE_FILE,
-        )
+        path = folder / RECIPE_FILE
+        hint = f"ripe train {path} --resume continues that run, another --out starts a new one"
+        changes = describe_changes(given, saved, differing)
+        raise ConfigError(f"{path}: {changes}; {hint}", field=differing[0], path=path)
 
 
 def write_result(folder: Path, result: TrainingResult) -> None:

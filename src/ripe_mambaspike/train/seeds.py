@@ -15,7 +15,7 @@ from ripe_mambaspike.train import jobs
 from ripe_mambaspike.train.jobs import Report, RunOutcome, SeedRun
 from ripe_mambaspike.train.recipe import MAX_SEED, RESUMABLE_FIELDS, Recipe
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
-from ripe_mambaspike.train.run_folder import RECIPE_FILE, changed_fields
+from ripe_mambaspike.train.run_folder import RECIPE_FILE, changed_fields, describe_changes
 from ripe_mambaspike.train.seed_summary import (
     SeedSummary,
     compare_groups,
@@ -155,11 +155,8 @@ def finished_result(run: SeedRun, recipe: Recipe) -> TrainingResult | None:
     if result is None:
         return None
     path = run.folder / RECIPE_FILE
-    if differing := changed_fields(recipe, load_recipe(path), IGNORED_FIELDS):
-        raise InputError(
-            f"{', '.join(differing[:4])}: expected as in {path}, of a run that has ended, got other values; use "
-            "another --out",
-            field=differing[0],
-            path=path,
-        )
+    saved = load_recipe(path)
+    if differing := changed_fields(recipe, saved, IGNORED_FIELDS):
+        changes = describe_changes(recipe, saved, differing)
+        raise InputError(f"{path}: {changes}; that run has ended: use another --out", field=differing[0], path=path)
     return result

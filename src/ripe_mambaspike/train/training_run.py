@@ -36,6 +36,7 @@ from ripe_mambaspike.train.checkpoint import (
     Checkpoint,
     CheckpointDocument,
     last_checkpoint,
+    restart_hint,
     save_checkpoint,
 )
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
@@ -101,7 +102,21 @@ class TrainingRun:
         resume_threads(document.threads, self.callback.on_message)
         self.trainer.restore(found.tensors, document.state)
         self.rows, self.best, self.seconds = document.rows, document.best, document.seconds
+        if self.trainer.state.epoch < self.recipe.schedule.epochs and self._best_is_lost():
+            LOG.warning(f"{self.folder / BEST}: the network selected so far is gone; the run needs a better one to end")
         return True
+
+    def describe_position(self) -> str:
+        """Where a resumed run goes on."""
+        state, epochs = self.trainer.state, self.recipe.schedule.epochs
+        if state.epoch == epochs:
+            return f"resuming after epoch {epochs}, the last one: testing"
+        if state.batch == self.trainer.batches:
+            return f"resuming at the end of epoch {state.epoch + 1}"
+        return f"resuming at epoch {state.epoch + 1}, batch {state.batch + 1}"
+
+    def _best_is_lost(self) -> bool:
+        return self.best is not None and not (self.folder / BEST).exists()
 
     def run(self) -> TrainingResult:
         """Train to the last epoch and test."""
@@ -147,9 +162,9 @@ class TrainingRun:
             write_log(self.folder / LOG_FILE, self.rows)
             board.write(row)
         self.callback.on_epoch_end(row, self.best)
-        if epoch == first_check_epoch(self.recipe, len(self.data.train), self.processes.world) and (
-            warning := chance_warning(self.recipe, self.data, row)
-        ):
+        ended = epoch == self.recipe.schedule.epochs  # then the result has the warning
+        checked = epoch == first_check_epoch(self.recipe, len(self.data.train), self.processes.world)
+        if checked and not ended and (warning := chance_warning(self.recipe, self.data, row)):
             self.callback.on_message(f"warning: {warning}")
 
     def _validates(self, epoch: int) -> bool:
@@ -229,6 +244,9 @@ class TrainingRun:
     def _test(self) -> TrainingResult:
         """The selected network, reloaded, on the test split: read here for the first time, and once."""
         self.processes.wait()  # for the first one, which writes the network
+        if self._best_is_lost():
+            hint = restart_hint(self.folder / CHECKPOINTS)
+            raise DataError.expected("network", "the selected one", "none", path=self.folder / BEST, hint=hint)
         model = from_pretrained(self.folder / BEST).to(self.device)
         found = self._evaluate(model, self.data.test)
         epoch = self.best.epoch if self.best else self.recipe.schedule.epochs

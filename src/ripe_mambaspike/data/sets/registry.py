@@ -19,7 +19,7 @@ from typing import Any
 from ripe_mambaspike.data.listing import Listing, check_listing
 from ripe_mambaspike.data.mirrors import DownloadInfo
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.schema import suggest
+from ripe_mambaspike.own_modules import unknown_name
 
 STORE = ".ripe"  # the folder in a dataset's root that holds what is prepared from it
 Lister = Callable[..., Listing]
@@ -94,7 +94,7 @@ def dataset_info(name: str) -> DatasetInfo:
     """The dataset of that name."""
     known = datasets()
     if name not in known:
-        raise ConfigError.expected("dataset", f"one of {', '.join(known)}", f"{name!r}{suggest(str(name), known)}")
+        raise unknown_name("dataset", name, known)
     return known[name]
 
 

@@ -5,7 +5,7 @@ counts as published.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ripe_mambaspike.data.listing import (
@@ -14,14 +14,17 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     Clip,
     Listing,
+    hash_rank,
     hold_out_validation,
     make_listing,
 )
 from ripe_mambaspike.data.pictures import Picture, Pictures
 from ripe_mambaspike.data.sets import cifar10dvs, nmnist
+from ripe_mambaspike.data.sets.preparations import PREPARATIONS
 from ripe_mambaspike.data.sets.registry import register_simulated
 from ripe_mambaspike.data.store_index import key_of
 from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.events.simulate.exact.pictures import PictureDifficulty
 
 register_simulated(
     "synthgesture", title="simulated gestures (default)", partitions=("people",), sizes="1320/440", sensor="64×64",
@@ -31,19 +34,36 @@ register_simulated(
     "sim-nmnist", title="simulated stand-in of N-MNIST", partitions=("folders",), sizes="60000/10000", sensor="34×34",
     files="MNIST's IDX files",
 )  # fmt: skip
+CIFAR_FILES = "CIFAR-10's binary batches, or train/CLASS/N.jpg and test/CLASS/N.jpg"
 register_simulated(
-    "sim-cifar10", title="simulated stand-in of CIFAR10-DVS", partitions=("first-100",), sizes="9000/1000",
-    sensor="128×128", files="train/CLASS/N.jpg, test/CLASS/N.jpg",
+    "sim-cifar10", title="simulated, CIFAR-10's pictures", partitions=("first-100",), sizes="9000/1000",
+    sensor="34×34", files=CIFAR_FILES,
 )  # fmt: skip
 register_simulated(
-    "sim-caltech101", title="simulated stand-in of N-Caltech101", partitions=("first-90",), sizes="7857/820",
-    sensor="128×128", files="CLASS/image_NNNN.jpg",
+    "sim-cifar10-small", title="simulated, CIFAR-10's pictures, for a CPU", partitions=("first-100",), sizes="2500/500",
+    sensor="24×24", files=CIFAR_FILES,
+)  # fmt: skip
+register_simulated(
+    "sim-caltech101", title="simulated, Caltech101's pictures", partitions=("first-90",), sizes="7857/820",
+    sensor="34×34", files="CLASS/image_NNNN.jpg",
+)  # fmt: skip
+register_simulated(
+    "sim-caltech101-small", title="simulated, 26 classes of Caltech101, for a CPU", partitions=("first-90",),
+    sizes="1742/208", sensor="24×24", files="CLASS/image_NNNN.jpg",
+)  # fmt: skip
+register_simulated(
+    "gestures-hard", title="simulated gestures in hard scenes", partitions=("people",), sizes="1760/1100",
+    sensor="48×48", files="no pictures",
+)  # fmt: skip
+register_simulated(
+    "gestures-hard-small", title="simulated gestures in hard scenes, for a CPU", partitions=("people",),
+    sizes="1320/440", sensor="32×32", files="no pictures",
 )  # fmt: skip
 VERSION = 1  # increased when the same recipe gives different recordings
 DIGITS = nmnist.CLASSES
 FOLDERS = {TRAIN: "Train", TEST: "Test"}
-GESTURES = "synthgesture"
-GESTURE_COUNTS = {"train": 1100, "val": 220, "test": 440}
+CALTECH_CLASSES = 101
+BACKGROUND = "BACKGROUND_Google"  # of Caltech101's own folder; no kind of thing
 MAX_CLIPS = 10_000_000  # clips of a part
 
 
@@ -52,10 +72,11 @@ class SimulationPlan:
     """A dataset to simulate: its clips in order, and the picture that each shows, if any."""
 
     listing: Listing
-    pictures: tuple[Picture, ...]
+    pictures: tuple[tuple[Picture, ...], ...]  # of each clip; none for gestures
 
 
 Rows = list[tuple[Clip, str, Picture]]  # clip, part, what it shows
+ClipRows = list[tuple[Clip, str, tuple[Picture, ...]]]  # with all pictures of the clip
 
 
 def plan_digits(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
@@ -108,6 +129,10 @@ def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
     """N-Caltech101's clips: the first ⌈0.9 n⌉ of each class by number are the training split."""
     if any(picture.part for picture in found.listed):
         raise DataError.expected("images", "class/picture without a split", "train and test folders", path=found.source)
+    found = _with_classes(found, [name for name in found.classes if name != BACKGROUND])
+    if len(found.classes) != CALTECH_CLASSES:
+        got = f"{len(found.classes)} classes"
+        raise DataError.expected("images", f"Caltech101's {CALTECH_CLASSES} classes", got, path=found.source)
     clips, parts = [], []
     for label, name in enumerate(found.classes):
         own = [picture for picture in found.listed if picture.label == label]
@@ -119,39 +144,87 @@ def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
     return found.classes, "first-90", _with_validation("ncaltech101", clips, parts, found.listed)
 
 
-PLANS = {"sim-nmnist": plan_digits, "sim-cifar10": plan_cifar, "sim-caltech101": plan_caltech}
-FULL_SIZES = {"sim-nmnist": 70_000, "sim-cifar10": 10_000, "sim-caltech101": 8_677}
+PLANS = {"digits": plan_digits, "cifar": plan_cifar, "caltech": plan_caltech}
+FULL_SIZES = {"digits": 70_000, "cifar": 10_000, "caltech": 8_677}
 
 
-def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) -> SimulationPlan:
+def plan_pictures(
+    name: str, found: Pictures, counts: Mapping[str, int | None], how: PictureDifficulty | None = None
+) -> SimulationPlan:
     """The clips of a dataset of pictures; `counts` limits the clips of each split, alternating between classes."""
-    classes, partition_name, rows = PLANS[name](found)
-    notes = (
-        [f"{len(rows):,} pictures are there; the whole set has {FULL_SIZES[name]:,}"]
-        if len(rows) != FULL_SIZES[name]
-        else []
-    )
-    there = {part: sum(1 for row in rows if row[1] == part) for part in SPLITS}
-    for part, wanted in counts.items():
+    prepared = PREPARATIONS[name]
+    classes, partition_name, rows = PLANS[prepared.shows](found)
+    whole = FULL_SIZES[prepared.shows]
+    notes = [f"{len(rows):,} pictures are there; the whole set has {whole:,}"] if len(rows) != whole else []
+    if prepared.min_pictures:
+        classes, rows = _large_classes(classes, rows, prepared.min_pictures)
+        notes.append(f"{len(classes)} classes have at least {prepared.min_pictures} pictures; the others are left out")
+    every = _show_together(rows, how or PictureDifficulty())
+    there = {part: sum(1 for row in every if row[1] == part) for part in SPLITS}
+    limits: dict[str, int | None] = {}
+    for part in SPLITS:
+        wanted, default = counts.get(part), prepared.counts[part]
+        limits[part] = default if wanted is None else wanted
         if wanted is not None:
             _check_count(part, wanted, there[part])
             if wanted < there[part]:
                 notes.append(f"{wanted:,} of the {there[part]:,} {part} clips were made")
-    kept = _keep(rows, counts)
+        elif default is not None and default > there[part]:
+            expected = f"pictures for {default:,} {part} clips of {name}"
+            raise DataError.expected("images", expected, f"{there[part]:,}", path=found.source)
+    kept = _keep(every, limits)
     listing = _listing(name, classes, partition_name, [(clip, part) for clip, part, _ in kept], notes)
     _check_names(listing, str(found.source))
-    return SimulationPlan(listing, tuple(picture for _, _, picture in kept))
+    return SimulationPlan(listing, tuple(pictures for _, _, pictures in kept))
 
 
-def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> SimulationPlan:
-    """The gesture dataset; classes alternate in every split."""
+def plan_gestures(name: str, classes: Sequence[str], counts: Mapping[str, int | None]) -> SimulationPlan:
+    """A gesture dataset; classes alternate in every split."""
     rows = []
     for part in SPLITS:
         wanted = counts.get(part)
-        number = GESTURE_COUNTS[part] if wanted is None else wanted
+        number = (PREPARATIONS[name].counts[part] or 0) if wanted is None else wanted
         _check_count(part, number, MAX_CLIPS)
         rows += [(Clip(f"{part}/{n:05d}_{classes[n % len(classes)]}", n % len(classes)), part) for n in range(number)]
-    return SimulationPlan(_listing(GESTURES, tuple(classes), "people", rows, []), ())
+    return SimulationPlan(_listing(name, tuple(classes), "people", rows, []), ())
+
+
+def _with_classes(found: Pictures, classes: Sequence[str]) -> Pictures:
+    """The pictures of these classes alone."""
+    labels = {found.classes.index(name): label for label, name in enumerate(classes)}
+    listed = (replace(one, label=labels[one.label]) for one in found.listed if one.label in labels)
+    return Pictures(found.source, tuple(classes), tuple(listed))
+
+
+def _large_classes(classes: tuple[str, ...], rows: Rows, least: int) -> tuple[tuple[str, ...], Rows]:
+    """The classes with at least so many pictures."""
+    sizes = [sum(1 for clip, _, _ in rows if clip.label == label) for label in range(len(classes))]
+    kept = [label for label, size in enumerate(sizes) if size >= least]
+    chosen = [(replace(row[0], label=kept.index(row[0].label)), *row[1:]) for row in rows if row[0].label in kept]
+    return tuple(classes[label] for label in kept), chosen
+
+
+def _show_together(rows: Rows, how: PictureDifficulty) -> ClipRows:
+    """Each clip with its own picture and the next ones of its class and split, in the order of their names' hashes.
+
+    A training picture has as many clips as `recordings` says, which differ in the other pictures and in the seed.
+    """
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index in sorted(range(len(rows)), key=lambda index: hash_rank("shown together", rows[index][0].name)):
+        groups.setdefault((rows[index][1], rows[index][0].label), []).append(index)
+    places = {index: place for group in groups.values() for place, index in enumerate(group)}
+    made: ClipRows = []
+    for recording in range(how.recordings):
+        for index, (clip, part, picture) in enumerate(rows):
+            if recording and part != TRAIN:
+                continue
+            group, shown = groups[part, clip.label], [picture]
+            for number in range(how.pictures - 1):
+                ahead = 1 + (recording * (how.pictures - 1) + number) % max(1, len(group) - 1)
+                shown.append(rows[group[(places[index] + ahead) % len(group)]][2])
+            name = f"{clip.name}~{recording + 1}" if recording else clip.name
+            made.append((replace(clip, name=name), part, tuple(shown)))
+    return made
 
 
 def _with_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], shown: Sequence[Picture]) -> Rows:
@@ -164,7 +237,7 @@ def _with_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], sho
     return list(zip(clips, parts, shown, strict=True))
 
 
-def _keep(rows: Rows, counts: Mapping[str, int | None]) -> Rows:
+def _keep(rows: ClipRows, counts: Mapping[str, int | None]) -> ClipRows:
     """Limit the clips of each split, keeping their order."""
     turns: dict[tuple[str, int], int] = {}
     order = []

@@ -235,7 +235,7 @@ class _Tail(_GraphModule):
         config = self.model.config
         rows, columns = config.grids(height, width)[-1]
         return (
-            torch.zeros(batch, self.time_steps, rows * columns, config.embed_dims[0], dtype=self.dtype),
+            torch.zeros(batch, self.time_steps, rows * columns, config.bridge_width, dtype=self.dtype),
             torch.zeros(batch, self.time_steps, config.stage_channels[-1], rows, columns, dtype=self.dtype),
             *(torch.zeros(batch, rows * columns) for _ in self.inputs[2:]),
         )

@@ -5,7 +5,8 @@ writes, and a graph is loaded only if its checksum matches.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +18,7 @@ from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsEr
 from ripe_mambaspike.files import read_regular
 from ripe_mambaspike.models.base import ARCHITECTURES
 from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, ModelConfig, RipeConfig
+from ripe_mambaspike.models.old_names import with_added_fields
 from ripe_mambaspike.schema import Document, read_json
 
 MANIFEST = "export.json"
@@ -65,7 +67,8 @@ class Manifest(Document, frozen=True, kw_only=True):
         if self.architecture not in ARCHITECTURES:
             raise ConfigError.expected("architecture", f"one of {', '.join(ARCHITECTURES)}", self.architecture)
         fields = ARCHITECTURES[self.architecture].config.field_names()
-        if missing := [name for name in fields if name not in self.config]:
+        given = with_added_fields(self.architecture, self.config)
+        if missing := [name for name in fields if name not in given]:
             raise ConfigError.expected(f"config.{missing[0]}", "a value", "nothing")
 
     def to_json(self) -> bytes:
@@ -110,10 +113,27 @@ def read_manifest(folder: Path) -> Manifest:
     return read_json(path, Manifest, error=WeightsError, hint=HINT)
 
 
+@dataclass(frozen=True)
+class ExportedConfig(RipeConfig):
+    """The config of an exported network, in which the names of layers need not be registered here.
+
+    The graphs hold those layers already. Building the network from the config raises for an unknown name.
+    """
+
+    def _choose(self, field: str, choices: Iterable[str], several: bool = False) -> None:
+        names = getattr(self, field) if several else (getattr(self, field),)
+        known = not isinstance(choices, Mapping) or all(name in choices for name in names)
+        if known or not all(isinstance(name, str) for name in names):
+            super()._choose(field, choices, several)
+
+
 def config_of(manifest: Manifest, folder: Path) -> ModelConfig:
     """The exported network's config, checked."""
     path = folder / MANIFEST
+    kind = manifest.architecture
     try:
-        return ARCHITECTURES[manifest.architecture].config.from_dict(manifest.config, str(path))
+        fields = with_added_fields(kind, manifest.config)
+        config = ExportedConfig if kind == RipeConfig.architecture else ARCHITECTURES[kind].config
+        return config.from_dict(fields, str(path))
     except (RipeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: config: {error}", path=path, field="config") from error

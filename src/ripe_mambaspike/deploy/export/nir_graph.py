@@ -20,6 +20,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.norm import TimeAffine
 from ripe_mambaspike.nn.repconv import FusedConv
 from ripe_mambaspike.nn.stage import SpikingStage
+from ripe_mambaspike.ops.neurons import CSILIF_RESET
 
 FORMAT = "ripe-front-end"
 VERSION = 1
@@ -178,7 +179,8 @@ def _neuron(module: str, neuron: Any, grid: Grid) -> Any:
         got = f"{type(neuron).__name__} in {module}"
         raise ConfigError.expected("neurons", "neurons with constants for a NIR export", got)
     constants = copy.deepcopy(neuron).double().constants(torch.device("cpu"))
-    return neuron_graph(constants, grid, _metadata(module, neuron))
+    reset_factor = getattr(neuron, "reset_factor", CSILIF_RESET)
+    return neuron_graph(constants, grid, _metadata(module, neuron), reset_factor)
 
 
 def _metadata(module: str, part: nn.Module) -> dict[str, Any]:

@@ -63,8 +63,13 @@ class GraphBuilder:
         return nir().NIRGraph(self.nodes, self.edges, metadata=metadata)
 
 
-def neuron_graph(neuron: NeuronConstants, grid: Grid, metadata: dict[str, Any]) -> Any:
-    """A neuron as a graph of its own: current in, spikes out; the node `potential` gives the potential before reset."""
+def neuron_graph(
+    neuron: NeuronConstants, grid: Grid, metadata: dict[str, Any], reset_factor: float = CSILIF_RESET
+) -> Any:
+    """A neuron as a graph of its own: current in, spikes out; the node `potential` gives the potential before reset.
+
+    `reset_factor` is κ of a rotating neuron.
+    """
     decay, gain, threshold = (array(value.double()) for value in (neuron.decay, neuron.gain, neuron.threshold))
     shape = np.array([len(decay), *grid])
     graph = GraphBuilder(grid)
@@ -73,7 +78,7 @@ def neuron_graph(neuron: NeuronConstants, grid: Grid, metadata: dict[str, Any]) 
     graph.add("fire", nir().Threshold(threshold=spread(np.nextafter(threshold, -np.inf), grid)), "potential")
     graph.add("output", nir().Output(output_type=shape), "fire")
     if neuron.rotation is not None:
-        _resonator(graph, decay, array(neuron.rotation.double()), gain)
+        _resonator(graph, decay, array(neuron.rotation.double()), gain, reset_factor)
     elif np.all((decay > 0) & (decay < 1)):
         _integrator(graph, decay, gain, threshold)
     else:
@@ -97,14 +102,14 @@ def _sum(graph: GraphBuilder, decay: Array, gain: Array, threshold: Array) -> No
     graph.scale("leak", decay, "before")
 
 
-def _resonator(graph: GraphBuilder, real: Array, imag: Array, gain: Array) -> None:
-    """`m ← α(m − s/2) + b x`, potential 2 Re m: two delayed sums that turn into each other."""
+def _resonator(graph: GraphBuilder, real: Array, imag: Array, gain: Array, reset_factor: float) -> None:
+    """`m ← α(m − κ s) + b x`, potential 2 Re m: two delayed sums that turn into each other."""
     ones = np.ones_like(real)
     graph.scale("current", gain, "input")
     graph.scale("real", ones, "real_to_real", "imag_to_real", "current")
     graph.scale("imag", ones, "real_to_imag", "imag_to_imag")
     graph.scale("potential", 2 * ones, "real")
-    _remainder(graph, -CSILIF_RESET * ones, "real")
+    _remainder(graph, -reset_factor * ones, "real")
     graph.delay("imag_before", len(real), "imag")
     graph.scale("real_to_real", real, "before")
     graph.scale("imag_to_real", -imag, "imag_before")

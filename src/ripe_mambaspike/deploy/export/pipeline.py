@@ -16,6 +16,7 @@ from ripe_mambaspike.deploy.export.sample_clips import SampleClips, from_files, 
 from ripe_mambaspike.deploy.export.write import check_output_folder, to_deployed, write_export
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, apply_stored, compare_accuracy, to_float16, to_int8
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
+from ripe_mambaspike.inference.checkpoint_data import EXPORTS_FOLDER
 from ripe_mambaspike.inference.classifier import Classifier, load_network, make_classifier
 from ripe_mambaspike.models.accuracy import EVAL_BATCH
 from ripe_mambaspike.models.base import Model
@@ -90,7 +91,11 @@ def export(
         folder = find_checkpoint(source)
         classifier = load_network(folder)
         labels = classifier.model.labels
-        home = folder.parent / "export" if folder.name in NETWORK_FOLDERS else folder.with_name(f"{folder.name}-export")
+        home = (
+            folder.parent / EXPORTS_FOLDER
+            if folder.name in NETWORK_FOLDERS
+            else folder.with_name(f"{folder.name}-export")
+        )
         out = home / f"{to}-{weights}" if out is None else out
     out = Path(out)
     check_output_folder(out)

@@ -30,6 +30,7 @@ class FrozenNeuron(ConstantsNeuron):
 
     def __init__(self, neuron: ConstantsNeuron, dtype: torch.dtype) -> None:
         super().__init__()
+        self.reset_factor = neuron.reset_factor
         for name, value in neuron.constants(torch.device("cpu"))._asdict().items():
             self.register_buffer(name, None if value is None else value.detach().to(dtype))
 

@@ -41,7 +41,7 @@ OPERATOR_NAMES = """
     div.Tensor_mode eq.Scalar
     eq.Tensor exp.default expand.default flatten.using_ints flip.default gather.default ge.Scalar ge.Tensor
     gelu.default gru.input gt.Scalar gt.Tensor index_select.default layer_norm.default le.Scalar le.Tensor
-    lift_fresh_copy.default linear.default lt.Scalar lt.Tensor matmul.default maximum.default mean.dim
+    lift_fresh_copy.default linear.default logsumexp.default lt.Scalar lt.Tensor matmul.default maximum.default mean.dim
     minimum.default mul.Tensor neg.default new_ones.default new_zeros.default pad.default permute.default
     relu.default reshape.default rsub.Scalar scaled_dot_product_attention.default select.int sigmoid.default
     silu.default slice.Tensor softmax.int softplus.default split.Tensor split_with_sizes.default squeeze.dim

@@ -28,7 +28,7 @@ from ripe_mambaspike.files import write_file
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
-from ripe_mambaspike.schema import suggest
+from ripe_mambaspike.own_modules import unknown_name
 
 WeightFormat = Literal["fp32", "fp16", "int8"]
 WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("fp32", "fp16", "int8")
@@ -210,7 +210,7 @@ def export_format(name: str) -> ExportFormat:
     """A registered format by its name."""
     known = export_formats()
     if name not in known:
-        raise ConfigError.expected("to", f"one of {', '.join(known)}", f"{name!r}{suggest(name, known)}")
+        raise unknown_name("to", name, known)
     return EXPORTS[name]
 
 

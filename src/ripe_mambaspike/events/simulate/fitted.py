@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.pixel import Pixel, simulate_bins, simulate_events
-from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, saccade_scene
+from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, saccade_scene, scale_saccades
 from ripe_mambaspike.files import write_file
 from ripe_mambaspike.schema import read_json
 
@@ -21,6 +21,7 @@ from ripe_mambaspike.schema import read_json
 GESTURE_PIXEL = Pixel(0.2, 0.2, mismatch=0.08, leak_hz=0.1, shot_hz=0.25, cutoff_hz=120.0)
 STEP_US = 2500  # of the fit, and therefore of simulations with it
 SENSOR = (34, 34)
+CALIBRATED_CELLS = 28  # side of the pictures that the camera was calibrated with
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ def load_calibration(path: str | Path | None = None) -> CameraCalibration:
 
 def save_calibration(calibration: CameraCalibration, path: str | Path) -> Path:
     return write_file(Path(path), json.dumps(asdict(calibration), indent=1).encode() + b"\n")
+
+
+def fitted_to(saccades: Saccades, sensor: int, cells: int) -> Saccades:
+    """For a sensor and pictures of other sides, the picture as large in the sensor, the path as long in the picture.
+
+    The blur is the picture's own, but never finer than the sensor's was.
+    """
+    moved = scale_saccades(saccades, sensor / SENSOR[0])
+    across, down = (scale * (CALIBRATED_CELLS / cells) for scale in moved.scale)
+    coarser = sum(saccades.scale) / (across + down)
+    return replace(moved, scale=(across, down), blur=saccades.blur * max(1.0, coarser))
 
 
 def simulate_pictures(

@@ -87,11 +87,18 @@ def seen_pictures(
     return down @ (pictures[:, None] @ across.transpose(-1, -2))
 
 
-def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur: float | Tensor) -> Tensor:
-    """The weight of each picture cell in each sensor pixel [·, n, pixels, cells], float32."""
+def weights(
+    pixels: int,
+    cells: int,
+    middle: Tensor,
+    scale: float | Tensor,
+    blur: float | Tensor,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The weight of each picture cell in each sensor pixel [·, n, pixels, cells]."""
     position = (torch.arange(pixels, device=middle.device) - (pixels - 1) / 2 - middle[..., None]) / scale
     edges = torch.arange(cells + 1, device=middle.device) - cells / 2
-    below = torch.special.erf(((edges - position[..., None]) / (blur * math.sqrt(2))).float())
+    below = torch.special.erf(((edges - position[..., None]) / (blur * math.sqrt(2))).to(dtype))
     return below.diff(dim=-1) / 2
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from ripe_mambaspike.nn.attention import MembraneAttention, NoAttention, SigmoidGate
@@ -21,6 +22,8 @@ from ripe_mambaspike.nn.norm import EPSILON, SharedAffine, SharedNorm, TimeAffin
 from ripe_mambaspike.nn.repconv import BRANCHES, DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.nn.tokens import TokenSelection
+from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import MAX_STATES, supports_states
+from ripe_mambaspike.ops.neurons import CSILIF_RESET
 
 BATCH_NORMS = (TimeBatchNorm, SharedNorm)
 AFFINES = (TimeAffine, SharedAffine)
@@ -123,3 +126,27 @@ WITH_DUAL_KERNELS = {
     **TABLE,
     **known((DualKernelConv, SpikingStage), {SpikingStage: lambda stage: _stage(stage, (FusedConv, DualKernelConv))}),
 }
+
+
+def without_kernels(model: Any, kind: str) -> str | None:
+    """A description of the first layer that kernels of this kind do not compute, for this pass."""
+    for level, stage in enumerate(model.stages):
+        for name in ("first_neuron", "second_neuron"):
+            reason = _neuron_without_kernels(stage.__dict__["_modules"][name])
+            if reason is not None:
+                return f"no kernels for stages.{level}.{name} ({reason})"
+    for level, block in enumerate(model.hierarchy.blocks if kind == "triton" else ()):
+        if type(block) in MAMBAS and not supports_states(block.forward_mamba.states):
+            wanted = f"a power of two up to {MAX_STATES}"
+            return f"no kernels for hierarchy.blocks.{level} (d_state {block.forward_mamba.states} is not {wanted})"
+    return None
+
+
+def _neuron_without_kernels(neuron: Any) -> str | None:
+    if not hasattr(type(neuron), "constants"):
+        return type(neuron).__name__
+    if getattr(neuron, "reset_factor", CSILIF_RESET) != CSILIF_RESET:
+        return f"reset factor {neuron.reset_factor}"
+    if getattr(neuron, "detach_reset", False) and torch.is_grad_enabled():
+        return "gradients with a detached reset"
+    return None

@@ -41,8 +41,9 @@ def plan_hierarchy(hierarchy: Hierarchy, head: Any, dtype: torch.dtype) -> Hiera
             step: Any = transition
             ratio *= step.ratio
             widen, norm = _linear(step.widen, dtype), norm_affine(step.norm)
-        block = _block(hierarchy.blocks[level], dtype) if hierarchy.blocks else None
-        levels.append(LevelPlan(ratio, widen, norm, block, rates[level]))
+        mixes = level < len(hierarchy.blocks)
+        block = _block(hierarchy.blocks[level], dtype) if mixes else None
+        levels.append(LevelPlan(ratio, widen, norm, block, rates[level] if mixes else 0.0))
     parts = head if isinstance(head, nn.Sequential) else (head,)
     return HierarchyPlan(norm_affine(hierarchy.norm), tuple(levels), tuple(_apply(part, dtype) for part in parts))
 

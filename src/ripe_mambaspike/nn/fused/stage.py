@@ -23,7 +23,7 @@ from ripe_mambaspike.nn.state import prefixed
 from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.enter_fire import EnterFireState, enter_fire
 from ripe_mambaspike.ops.membrane_attention import AttendFireState, AttentionWeights, attend, attend_fire
-from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
+from ripe_mambaspike.ops.membrane_attention.reference import EPSILON, convex_attention
 from ripe_mambaspike.ops.norm_fire import Firing, NeuronConstants, norm_fire, spikes_as
 from ripe_mambaspike.ops.operator import grad_proxy_of, select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -85,12 +85,17 @@ def _layer(conv: Any, norm: Any, dtype: torch.dtype) -> Callable[[Tensor, Forwar
 
 def plan_attention(module: Any, dtype: torch.dtype) -> Any:
     """The operator's weights for the network's own attention, the module itself for a variant."""
-    if isinstance(module, MembraneAttention) and module.attend is convex_attention:
+    if isinstance(module, MembraneAttention) and _is_own_attention(module):
         factors = [factor for group in module.projections() for factor in group]
         if len(factors) == 3 and all(factor.ndim == 2 for factor in factors):
             query, key, value = (factor.to(dtype) for factor in factors)
             return AttentionWeights(query, key, value, at_least_float32(module.gain))
     return module
+
+
+def _is_own_attention(module: MembraneAttention) -> bool:
+    """Whether it is DS-MPA with the φ and ε that the operator computes."""
+    return module.attend is convex_attention and (module.feature_map, module.epsilon) == ("elu", EPSILON)
 
 
 class FirstNeuronOutput(NamedTuple):

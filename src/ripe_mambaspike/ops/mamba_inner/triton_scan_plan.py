@@ -51,10 +51,15 @@ class ChunkPlan(NamedTuple):
     chunks: int
 
 
+def supports_states(states: int) -> bool:
+    """Whether the kernels can hold so many states a channel: a power of two up to MAX_STATES."""
+    return states <= MAX_STATES and not states & (states - 1)
+
+
 def sizes_of(inputs: Tensor, conv: Tensor, dt_proj: Tensor, decay: Tensor) -> Sizes:
     batch, length, directions, _ = inputs.shape
     states = decay.shape[2]
-    if states > MAX_STATES or states & (states - 1):
+    if not supports_states(states):
         raise ConfigError.expected("states", f"a power of two up to {MAX_STATES}", states)
     return Sizes(batch, length, directions, conv.shape[1], conv.shape[2], dt_proj.shape[2], states)
 

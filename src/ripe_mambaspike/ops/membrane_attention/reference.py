@@ -9,9 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
+from ripe_mambaspike.ops.membrane_attention.feature_maps import (
+    FEATURES,
+    batched_product,
+    exponential_attention,
+    featured_attention,
+    normalizer_of,
+    positive_feature,
+)
 from ripe_mambaspike.ops.norm_fire import NormFireInputs
 from ripe_mambaspike.ops.norm_fire.reference import affine, norm_fire
 from ripe_mambaspike.ops.operator import spikes_as
@@ -20,13 +27,6 @@ from ripe_mambaspike.ops.tdm import shift
 EPSILON = 1e-5
 Factors = tuple[Tensor, ...]
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def positive_feature(z: Tensor) -> Tensor:
-    """φ(z) = exp(min(z, 0)) + max(z, 0): ELU(z) + 1 without the cancellation that rounds it to 0 below −20."""
-    if torch.compiler.is_exporting():
-        return torch.exp(z.clamp(max=0)) + torch.relu(z)
-    return _PositiveFeature.apply(z)
 
 
 def project(x: Tensor, factors: Factors) -> Tensor:
@@ -43,18 +43,21 @@ def project(x: Tensor, factors: Factors) -> Tensor:
 
 def normalizer(query: Tensor, key: Tensor) -> Tensor:
     """`φ(Q)·Σ_j φ(K_j) + ε` for every position. [B, T, C, N] twice → [B, T, 1, N]."""
-    return _normalizer(positive_feature(query), positive_feature(key).sum(-1, keepdim=True))
+    return normalizer_of(positive_feature(query), positive_feature(key).sum(-1, keepdim=True), EPSILON)
 
 
-def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def convex_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, feature_map: str = "elu", epsilon: float = EPSILON
+) -> Tensor:
     """`A = φ(Q)(φ(K)ᵀV) / (φ(Q)·Σφ(K) + ε)`, Eq. (dsmpa-attn): [B, T, C, N] three times → [B, T, C, N].
 
     Each A is a convex combination of the values and zero; it is clamped so that rounding cannot leave that hull.
+    `feature_map` is the name of φ (`feature_maps.FEATURE_MAPS`).
     """
-    query, key = positive_feature(query), positive_feature(key)
-    if torch.compiler.is_exporting():
-        return _traced_attention(query, key, value)
-    return _ConvexAttention.apply(query, key, value)
+    if feature_map == "exp":
+        return exponential_attention(query, key, value, epsilon)
+    query, key = (FEATURES[feature_map](one).to(one.dtype) for one in (query, key))  # autocast would widen some
+    return featured_attention(query, key, value, epsilon)
 
 
 def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:
@@ -114,70 +117,3 @@ def attend_fire(i: AttendFireInputs) -> tuple[Any, ...]:
     fired = norm_fire(NormFireInputs(out, None, None, i.firing, False, i.initial_state))
     spikes, _, _, operand, *finals = fired
     return spikes, operand, attention, *finals
-
-
-def _traced_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """`_ConvexAttention` without writing in place."""
-    scale = _normalizer(query, key.sum(-1, keepdim=True))
-    low, high = value.amin(-1, keepdim=True).clamp(max=0), value.amax(-1, keepdim=True).clamp(min=0)
-    attention = batched_product(batched_product(key, value, transposed=1), query, transposed=0) / scale
-    return torch.minimum(torch.maximum(attention, low), high)
-
-
-def batched_product(first: Tensor, second: Tensor, transposed: int | None = None) -> Tensor:
-    """Matrix products over the leading dimensions, which are the same in both; one of the two (0, 1) may be transposed.
-
-    Like `@`, but without reading sizes, which an export would specialize on.
-    """
-    pair = [first.flatten(0, -3), second.flatten(0, -3)]
-    if transposed is not None:
-        pair[transposed] = pair[transposed].transpose(1, 2)
-    return torch.bmm(*pair).unflatten(0, first.shape[:-2])
-
-
-def _normalizer(query: Tensor, key_sum: Tensor) -> Tensor:
-    return (query * key_sum).sum(-2, keepdim=True) + EPSILON
-
-
-class _PositiveFeature(torch.autograd.Function):
-    """φ' is 1 above zero and φ itself below, so min(φ, 1): only the output is saved."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        out = z.clamp(max=0).exp_().add_(torch.relu(z))
-        ctx.save_for_backward(out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (out,) = ctx.saved_tensors
-        return grad * out.clamp(max=1)
-
-
-class _ConvexAttention(torch.autograd.Function):
-    """The quotient over features φ(Q), φ(K) and values, clamped to the hull of the values.
-
-    Gradients ignore the clamp, which only removes rounding errors.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        mixed = batched_product(key, value, transposed=1)  # [C, C] for every step
-        key_sum = key.sum(-1, keepdim=True).to(key.dtype)
-        scale = _normalizer(query, key_sum)
-        low, high = value.amin(-1, keepdim=True).clamp_(max=0), value.amax(-1, keepdim=True).clamp_(min=0)
-        attention = batched_product(mixed, query, transposed=0).div_(scale).clamp_(low, high)
-        ctx.save_for_backward(query, key, value, mixed, key_sum, scale, attention)
-        return attention
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value, mixed, key_sum, scale, attention = ctx.saved_tensors
-        grad_numerator = (grad / scale).to(query.dtype)  # autocast may have left the scale in float32
-        grad_scale = -(grad_numerator * attention).sum(-2, keepdim=True)
-        grad_mixed = query @ grad_numerator.transpose(-1, -2)
-        grad_key_sum = (query * grad_scale).sum(-1, keepdim=True)
-        grad_query = torch.addcmul(mixed @ grad_numerator, key_sum, grad_scale)
-        return grad_query, grad_mixed @ value + grad_key_sum, grad_mixed.transpose(-1, -2) @ key

@@ -12,13 +12,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ripe_mambaspike.nn.attention import ATTENTIONS, MembraneAttention
-from ripe_mambaspike.ops.membrane_attention.reference import (
-    EPSILON,
-    convex_attention,
-    positive_feature,
-    project,
-    sigmoid_attention,
-)
+from ripe_mambaspike.ops.membrane_attention.feature_maps import positive_feature
+from ripe_mambaspike.ops.membrane_attention.reference import EPSILON, convex_attention, project, sigmoid_attention
 from ripe_mambaspike.ops.tdm import shift
 from ripe_mambaspike.studies.claims.random_network import generator, random_binary, random_normal, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, exact, fact, number

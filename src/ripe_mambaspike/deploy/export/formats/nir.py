@@ -33,6 +33,7 @@ from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.observe import by_layer
+from ripe_mambaspike.models.old_names import with_added_fields
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -148,7 +149,8 @@ class NirFrontEnd:
     @cached_property
     def network(self) -> RipeMambaSpike:
         """The whole network again, from the nodes and the metadata."""
-        config = RipeConfig.from_dict(json.loads(text(self.graph.metadata["config"])), str(self.path))
+        fields = with_added_fields(RipeConfig.architecture, json.loads(text(self.graph.metadata["config"])))
+        config = RipeConfig.from_dict(fields, str(self.path))
         model = meta_model(config, name=text(self.graph.metadata["name"]))
         assert isinstance(model, RipeMambaSpike)
         tensors = {name: torch.as_tensor(values) for name, values in node_parameters(self.graph).items()}

@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
-from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, seen_depth
+from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, Ground, seen_depth
 from ripe_mambaspike.events.simulate.gestures.motions import TURN, ClipColumns
 
 NECK = 0.042  # half its width
 COLLAR = -0.035  # where the shoulders' line meets the middle
 
 
-def wall(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) -> Tensor:
+def wall(clips: Sequence[GestureClip], canvas: Canvas, ground: Ground) -> Tensor:
     """Reflectance of the wall behind the person, [G, H, W]."""
-    x, y = _grid(canvas, device)
+    x, y = _grid(canvas, ground)
     walls = []
     for clip in clips:
-        image = torch.ones(canvas.height, canvas.width, device=device)
+        image = torch.ones(canvas.height, canvas.width, device=ground.device, dtype=ground.dtype)
         for across, down, phase, depth in clip.wall_waves:
             image += depth * torch.sin(TURN * (across * x + down * y) + phase)
         for left, top, right, bottom, reflectance in clip.wall_boxes:
@@ -34,9 +34,9 @@ def wall(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) -> 
     return torch.stack(walls)
 
 
-def light(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) -> Tensor:
+def light(clips: Sequence[GestureClip], canvas: Canvas, ground: Ground) -> Tensor:
     """Illumination of each pixel, [G, H, W]."""
-    x, y = _grid(canvas, device)
+    x, y = _grid(canvas, ground)
     return torch.stack(
         [
             clip.light
@@ -48,24 +48,25 @@ def light(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) ->
 
 def body(c: ClipColumns, sway: NDArray[np.float64], behind: Tensor, canvas: Canvas) -> Tensor:
     """Trunk, neck and head before the wall [G, H, W], swayed by [G, K, 3], as frames [G, K, H, W]."""
-    device = behind.device
+    ground = Ground(behind.device, behind.dtype)
     frames = behind[:, None].repeat(1, sway.shape[1], 1, 1)
 
     def column(values: NDArray[np.float64]) -> Tensor:
         """[G, 1] or [G, K] against pixels."""
-        return torch.from_numpy(np.asarray(values, np.float32)).to(device)[..., None, None]
+        return ground.put(values)[..., None, None]
 
     pixels = column(c.scale * canvas.unit)
     shift_x, shift_y, nod = (column(sway[..., i]) for i in range(3))
 
     # The trunk, in a box that holds it in every clip.
-    half = 1.05 * np.maximum(c.shoulder, c.waist) + 0.03
+    half = 1.05 * np.maximum(c.shoulder, c.waist) * c.facing + 0.03
     rows, columns = _box(canvas, c, (-half, 0 * half + COLLAR - 0.05, half, 0 * half + 9))
-    x, y = _local(canvas, c, rows, columns, device)
+    x, y = _local(canvas, c, rows, columns, ground)
     y = y - shift_y
     x = x - shift_x * (1 - 1.2 * y)
     trunk = column(c.torso)
-    width = column(c.waist) + column(1.02 * c.shoulder - c.waist) * (1 - y / trunk).clamp_(0, 1)
+    waist, shoulder = c.waist * c.facing, c.shoulder * c.facing
+    width = column(waist) + column(1.02 * shoulder - waist) * (1 - y / trunk).clamp_(0, 1)
     shoulders = COLLAR + 0.24 * x.abs() - y
     cover = torch.maximum(x.abs() - width, shoulders).mul_(-pixels).add_(0.5).clamp_(0, 1)
     stripes = TURN * c.stripe_waves
@@ -90,7 +91,7 @@ def body(c: ClipColumns, sway: NDArray[np.float64], behind: Tensor, canvas: Canv
     # Neck, hair and face, the face a little lower than the hair around it.
     wide, tall = c.head_width, c.head_height
     rows, columns = _box(canvas, c, (-1.5 * wide - 0.02, -2.6 * tall, 1.5 * wide + 0.02, 0 * wide + 0.06))
-    x, y = _local(canvas, c, rows, columns, device)
+    x, y = _local(canvas, c, rows, columns, ground)
     y = y - shift_y
     x = x - shift_x * (1 - 1.2 * y) - nod * (-6 * y).clamp_(0, 1)
     head = frames[..., rows, columns]
@@ -125,19 +126,17 @@ def _waves(x: Tensor, y: Tensor, across: Tensor, down: Tensor, phase: float) -> 
     return (x * across).add_(y * down).add_(phase).sin_()
 
 
-def _grid(canvas: Canvas, device: torch.device) -> tuple[Tensor, Tensor]:
+def _grid(canvas: Canvas, ground: Ground) -> tuple[Tensor, Tensor]:
     """Middles of the pixels in units: x [W], y [H, 1]."""
-    x = torch.arange(canvas.width, device=device, dtype=torch.float32)
-    y = torch.arange(canvas.height, device=device, dtype=torch.float32)[:, None]
+    x = torch.arange(canvas.width, device=ground.device, dtype=ground.dtype)
+    y = torch.arange(canvas.height, device=ground.device, dtype=ground.dtype)[:, None]
     return (x + 0.5 - canvas.width / 2) / canvas.unit + 0.5, (y + 0.5 - canvas.height / 2) / canvas.unit + 0.5
 
 
-def _local(canvas: Canvas, c: ClipColumns, rows: slice, columns: slice, device: torch.device) -> tuple[Tensor, Tensor]:
+def _local(canvas: Canvas, c: ClipColumns, rows: slice, columns: slice, ground: Ground) -> tuple[Tensor, Tensor]:
     """Pixels of a box in the person's units: x [G, 1, 1, w], y [G, 1, h, 1]."""
-    x, y = _grid(canvas, device)
-    middle_x, middle_y, scale = (
-        torch.from_numpy(values.astype(np.float32)).to(device)[..., None, None] for values in (c.x, c.y, c.scale)
-    )
+    x, y = _grid(canvas, ground)
+    middle_x, middle_y, scale = (ground.put(values)[..., None, None] for values in (c.x, c.y, c.scale))
     return (x[columns] - middle_x) / scale, (y[rows] - middle_y) / scale
 
 

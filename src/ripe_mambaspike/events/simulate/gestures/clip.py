@@ -7,11 +7,32 @@ backwards in a reversed clip.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 DURATION_US = 1_500_000
 RIGHT, LEFT = 0, 1  # the person's arms, by the index used everywhere
 # A clip of the class on the left, played backwards, is one of the class on the right.
 _REVERSED = {3: 4, 4: 3, 5: 6, 6: 5}
+
+
+class MovingThing(NamedTuple):
+    """A rod before the person that drifts and swings: a passer-by, a branch, a ball. Lengths in image units."""
+
+    x: float  # of its middle at time 0
+    y: float
+    drift_x: float  # a second
+    drift_y: float
+    swing_x: float
+    swing_y: float
+    swing_hz: float
+    phase: float
+    angle: float  # of the rod; 0 stands upright
+    swing_angle: float
+    length: float  # half
+    radius: float
+    reflectance: float
+    stripes: float  # a unit
+    in_front: bool  # of the arms
 
 
 @dataclass(frozen=True)
@@ -93,6 +114,10 @@ class GestureClip:
     flicker_hz: float
     flicker_depth: float
     flicker_phase: float
+
+    # what only harder clips have
+    yaw: float = 0.0  # radians that the person is turned away from the camera
+    things: tuple[MovingThing, ...] = ()
 
 
 def reversed_clip(clip: GestureClip) -> GestureClip:

@@ -17,6 +17,16 @@ from ripe_mambaspike.events.simulate.gestures.motions import ClipColumns, Pose
 EDGE = 1.0  # width of a soft edge
 
 
+class Ground(NamedTuple):
+    """What frames are made on: a device, and the type of their numbers."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+
+    def put(self, values: NDArray[np.float64]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, self.dtype)
+
+
 class Canvas(NamedTuple):
     """The sensor in image units: the shorter side is one unit, the middle is at (0.5, 0.5)."""
 
@@ -57,7 +67,7 @@ class Limb:
     capsules: NDArray[np.float32]  # [G, n, P, 6]
     ink: LimbTexture
 
-    def strokes(self, device: torch.device) -> Tensor:
+    def strokes(self, ground: Ground) -> Tensor:
         """What `paint` needs of each capsule, [P, G, n, STROKE, 1, 1], computed once for all pixels.
 
         Place along it is x·along_x + y·along_y + along_0, across it y·along_x − x·along_y + across_0.
@@ -72,8 +82,7 @@ class Limb:
             *(along_x * down - along_y * aside, along_y * down + along_x * aside),
             *(along_0 * down + across_0 * aside + phase, 1 / r0**2),
         )
-        table = np.stack(columns, -1).astype(np.float32)
-        return torch.from_numpy(table).to(device)[..., None, None]
+        return ground.put(np.stack(columns, -1))[..., None, None]
 
     def boxes(self, starts: Sequence[int], canvas: Canvas) -> list[tuple[slice, slice]]:
         """Rows and columns the capsules touch, for the times from each start to the next."""
@@ -86,7 +95,7 @@ class Limb:
         return [(slice(y0, y1), slice(x0, x1)) for (x0, y0), (x1, y1) in zip(low.tolist(), high.tolist(), strict=True)]
 
 
-def arm_limbs(c: ClipColumns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas, device: torch.device) -> list[Limb]:
+def arm_limbs(c: ClipColumns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas, ground: Ground) -> list[Limb]:
     """Upper arm, forearm and hand of one arm of every clip and time; arm [G, n] says which."""
 
     def of_arm(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -127,7 +136,7 @@ def arm_limbs(c: ClipColumns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas
     ]
 
     def column(values: NDArray[np.float64]) -> Tensor:
-        return torch.from_numpy(_float(values[:, 0])).to(device)
+        return ground.put(values[:, 0])
 
     sleeve, skin = column(c.sleeve), column(c.skin)
     waves = 2 * np.pi * c.fold_waves[:, 0] / (c.scale[:, 0] * unit)
@@ -154,8 +163,8 @@ def paint(frames: Tensor, strokes: Tensor, ink: LimbTexture, box: tuple[slice, s
     rows, columns = box
     if rows.start >= rows.stop or columns.start >= columns.stop:
         return
-    x = torch.arange(columns.start, columns.stop, device=frames.device, dtype=torch.float32).add_(0.5)
-    y = torch.arange(rows.start, rows.stop, device=frames.device, dtype=torch.float32).add_(0.5)[:, None]
+    x = torch.arange(columns.start, columns.stop, device=frames.device, dtype=frames.dtype).add_(0.5)
+    y = torch.arange(rows.start, rows.stop, device=frames.device, dtype=frames.dtype).add_(0.5)[:, None]
     along_x, along_y, along_0, across_0, length, growth, radius, fold_x, fold_y, fold_0, rim = strokes.unbind(3)
     along = torch.add(x * along_x, y * along_y + along_0)
     across = torch.add(y * along_x, across_0 - x * along_y)

@@ -60,6 +60,11 @@ class ClipColumns:
         return self.upper_arm + self.forearm
 
     @property
+    def facing(self) -> Array:
+        """The trunk's width in the image as a share of the shoulders': a turned one is narrower."""
+        return np.abs(np.cos(self.yaw)) + 0.55 * np.abs(np.sin(self.yaw))
+
+    @property
     def middle(self) -> Array:
         """The outward coordinate of the body's middle, from the shoulder, in arm lengths."""
         return -self.shoulder / self.reach
@@ -121,8 +126,16 @@ def _joints(c: ClipColumns, seconds: Array, target: Array, fingers: Array, pole:
     wrist = shoulder + far[..., None] * axis
     way = (wrist - elbow) / lower[..., None] + fingers * outward
     tip = wrist + way / np.linalg.norm(way, axis=-1, keepdims=True) * c.hand[..., None, None]
+    shoulder, elbow, wrist, tip = (_turned(c, joint) for joint in (shoulder, elbow, wrist, tip))
     seen = (_seen(c, shoulder), _seen(c, elbow), _seen(c, wrist), _seen(c, tip))
     return Pose(*seen, flat, body, wrist[..., 2])
+
+
+def _turned(c: ClipColumns, point: Array) -> Array:
+    """The point after the person has turned by `yaw` about the upright axis."""
+    along, aside = np.cos(c.yaw)[..., None], np.sin(c.yaw)[..., None]
+    x, y, z = (point[..., i] for i in range(3))
+    return np.stack([x * along + z * aside, y, z * along - x * aside], -1)
 
 
 def _within(distance: Array, most: Array) -> Array:

@@ -39,7 +39,7 @@ def draw_clip(label: int, seed: int, part: str) -> GestureClip:
     sequence = np.random.SeedSequence((SEED_OFFSET, CLIP, PARTS.index(part), label, seed))
     draw = np.random.Generator(np.random.PCG64(sequence))
     person = int(draw.choice(PEOPLE[part]))
-    body, clothes, motion = _person(person), _clothes(draw), _motion(draw, label, part)
+    body, clothes, motion = person_body(person), _clothes(draw), _motion(draw, label, part)
     return GestureClip(
         label=label,
         part=part,
@@ -57,7 +57,7 @@ def draw_clip(label: int, seed: int, part: str) -> GestureClip:
     )
 
 
-def _person(number: int) -> dict[str, Any]:
+def person_body(number: int) -> dict[str, Any]:
     """Body and skin of a person; the same in all of that person's clips."""
     draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence((SEED_OFFSET, PERSON, number))))
     build = draw.normal(0, 1)  # from slight to heavy

@@ -16,7 +16,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import is_size
 from ripe_mambaspike.events.simulate.gestures.body import body, light, wall
 from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
-from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, arm_limbs, paint
+from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, Ground, arm_limbs, paint
 from ripe_mambaspike.events.simulate.gestures.motions import (
     ACTIVE_ARMS,
     TURN,
@@ -26,6 +26,7 @@ from ripe_mambaspike.events.simulate.gestures.motions import (
     pose,
     scene_seconds,
 )
+from ripe_mambaspike.events.simulate.gestures.things import moving_limbs
 
 KEY_S = 0.04  # between two key times of the body
 CPU_PIXELS = 1 << 18  # pixels painted at a time, so that they stay in the cache
@@ -39,11 +40,15 @@ def render(
     times_us: Tensor,
     size: tuple[int, int],
     device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Light intensities [B, n, H, W], above 0, of the clips at the times [n]; size is (width, height)."""
+    """Light intensities [B, n, H, W], above 0, of the clips at the times [n]; size is (width, height).
+
+    In float64 frames differ so little between machines that `gestures.hard` can round the difference away.
+    """
     canvas, times = _check(clips, times_us, size)
     where = torch.device("cpu" if device is None else device)
-    frames = torch.empty(len(clips), len(times), canvas.height, canvas.width, device=where)
+    frames = torch.empty(len(clips), len(times), canvas.height, canvas.width, device=where, dtype=dtype)
     if not frames.numel():
         return frames
     pixels = canvas.width * canvas.height
@@ -53,7 +58,7 @@ def render(
         if len(rows) == 1:
             _paint_group([clips[rows[0]]], times, canvas, step, frames[rows[0] : rows[0] + 1])
         else:
-            group = torch.empty(len(rows), *frames.shape[1:], device=where)
+            group = torch.empty(len(rows), *frames.shape[1:], device=where, dtype=dtype)
             _paint_group([clips[row] for row in rows], times, canvas, step, group)
             frames[rows] = group
     return frames
@@ -70,18 +75,20 @@ def _groups(clips: Sequence[GestureClip], most: int) -> Iterator[list[int]]:
 
 def _paint_group(clips: list[GestureClip], times: Array, canvas: Canvas, step: int, frames: Tensor) -> None:
     """Paint clips with a common scene time into frames [G, n, H, W], some frames at a time."""
-    device = frames.device
+    ground = Ground(frames.device, frames.dtype)
     c = ClipColumns(clips)
     seconds = scene_seconds(clips[0], times)
     busy = np.array([ACTIVE_ARMS[clip.label] for clip in clips])  # [G, arms]
-    keys, before, share = _body_keys(clips, seconds, busy, canvas, device)
+    keys, before, share = _body_keys(clips, seconds, busy, canvas, ground)
     joints = pose(clips, np.broadcast_to(seconds, (len(clips), len(seconds))))
     starts = list(range(0, len(seconds), step))
-    limbs = [limb for arm in _far_to_near(busy, joints) for limb in arm_limbs(c, joints, arm, canvas, device)]
-    strokes = [limb.strokes(device) for limb in limbs]
+    arms = [limb for arm in _far_to_near(busy, joints) for limb in arm_limbs(c, joints, arm, canvas, ground)]
+    behind, before_all = (moving_limbs(clips, seconds, canvas, ground, in_front) for in_front in (False, True))
+    limbs = [*behind, *arms, *before_all]
+    strokes = [limb.strokes(ground) for limb in limbs]
     boxes = [limb.boxes(starts, canvas) for limb in limbs]
-    lit = light(clips, canvas, device)[:, None]
-    glow = torch.from_numpy(_flicker(c, seconds).astype(np.float32)).to(device)[..., None, None]
+    lit = light(clips, canvas, ground)[:, None]
+    glow = ground.put(_flicker(c, seconds))[..., None, None]
     for number, start in enumerate(starts):
         part = slice(start, min(start + step, len(seconds)))
         out = frames[:, part]
@@ -100,7 +107,7 @@ def _mix(keys: Tensor, before: NDArray[np.int64], share: Tensor, out: Tensor) ->
 
 
 def _body_keys(
-    clips: list[GestureClip], seconds: Array, busy: NDArray[np.int64], canvas: Canvas, device: torch.device
+    clips: list[GestureClip], seconds: Array, busy: NDArray[np.int64], canvas: Canvas, ground: Ground
 ) -> tuple[Tensor, NDArray[np.int64], Tensor]:
     """The body with its idle arms at key times, [G, K, H, W]; of every frame, the key before it and how far past it.
 
@@ -112,12 +119,12 @@ def _body_keys(
     wanted = np.unique(np.concatenate([first, first + 1]))
     at = np.broadcast_to(wanted * KEY_S, (len(clips), len(wanted)))
     joints = pose(clips, at)
-    keys = body(c, joints.body, wall(clips, canvas, device), canvas)
+    keys = body(c, joints.body, wall(clips, canvas, ground), canvas)
     if busy.shape[1] == 1:
         idle = np.broadcast_to(1 - busy, at.shape)
-        for limb in arm_limbs(c, joints, idle, canvas, device):
-            paint(keys, limb.strokes(device), limb.ink, limb.boxes([0], canvas)[0])
-    share = torch.from_numpy((position - first).astype(np.float32)).to(device)[:, None, None]
+        for limb in arm_limbs(c, joints, idle, canvas, ground):
+            paint(keys, limb.strokes(ground), limb.ink, limb.boxes([0], canvas)[0])
+    share = ground.put(position - first)[:, None, None]
     return keys, np.searchsorted(wanted, first), share
 
 

@@ -1,0 +1,276 @@
+"""Every network on the open sets under one recipe: accuracy, size, operations, energy, latency and training speed.
+
+    python benchmarks/peers.py --data DIR --out DIR --jobs 6 --limit 560     # repeat until nothing is left to do
+    python benchmarks/peers.py --out DIR --report                            # tables and figure of what is there
+
+DIR of --data holds the sets, made by `ripe sim make SET --out DIR/SET`. Each run is a folder of `ripe train` below
+OUT/runs, so what was stopped resumes and what has ended is not repeated; --limit stops launching and interrupts what
+runs. The recipe of a set is used for all networks as it is; it was written for RIPE-MambaSpike and tuned for none of
+the others. Accuracy is that of the epoch chosen on validation clips, on test clips that are read once.
+"""
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ripe_mambaspike.account.document import account_clip
+from ripe_mambaspike.data.loading import BinnedDataset, load_dataset
+from ripe_mambaspike.models.accuracy import read_result
+from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.models.registry import list_models, model_config
+from ripe_mambaspike.train.recipes import load_recipe
+
+SETS = ("sim-cifar10", "sim-caltech101", "gestures-hard")
+OURS = "ours"  # the network that the recipe names
+LEFT_OUT = ("c3d", "tsm")  # video networks of 27 and 24 M parameters, for DailyDVS-200
+CLIPS = 16  # on which operations and energy are measured
+COLUMNS = ("network", "top-1, %", "n", "training M", "deployed M", "GFLOP", "SOP, M", "µJ", "GPU ms", "CPU ms",
+           "training clips/s")  # fmt: skip
+STOP_SECONDS = 20  # that a run has for its last checkpoint
+
+
+@dataclass(frozen=True)
+class Job:
+    dataset: str
+    network: str
+    seed: int
+
+    def folder(self, out: Path) -> Path:
+        return out / "runs" / self.dataset / self.network / f"seed-{self.seed}"
+
+    def command(self, data: Path, out: Path, settings: list[str]) -> list[str]:
+        own = [] if self.network == OURS else [f"model.name={self.network}"]
+        fields = [f"data.root={data / self.dataset}", f"run.seed={self.seed}", *own, *settings]
+        folder = str(self.folder(out))
+        return [sys.executable, "-m", "ripe_mambaspike", "train", self.dataset, "--out", folder, "--resume", "auto",
+                "--no-report", "--set", *fields]  # fmt: skip
+
+
+def networks() -> list[str]:
+    """Ours first, then every other architecture under the names it is registered by."""
+    ours = model_config("dvsgesture").architecture
+    others = [name for name in list_models() if model_config(name).architecture != ours and name not in LEFT_OUT]
+    return [OURS, *others]
+
+
+def run_all(jobs: list[Job], data: Path, out: Path, at_once: int, limit: float, settings: list[str]) -> list[Job]:
+    """Run what has not ended, several at once, until the time is over; returns what failed."""
+    end = time.monotonic() + limit
+    waiting = [job for job in jobs if read_result(job.folder(out)) is None]
+    print(f"{len(jobs) - len(waiting)} of {len(jobs)} runs have ended", flush=True)
+    running: dict[Job, subprocess.Popen[bytes]] = {}
+    failed = []
+    while (waiting or running) and time.monotonic() < end:
+        while waiting and len(running) < at_once:
+            job = waiting.pop(0)
+            job.folder(out).parent.mkdir(parents=True, exist_ok=True)
+            log = (job.folder(out).parent / f"seed-{job.seed}.log").open("ab")
+            running[job] = subprocess.Popen(job.command(data, out, settings), stdout=log, stderr=subprocess.STDOUT)
+        for job, process in list(running.items()):
+            if process.poll() is not None:
+                del running[job]
+                found = read_result(job.folder(out))
+                if found is None:
+                    failed.append(job)
+                print(f"{job.dataset} {job.network} seed {job.seed}: {found.top1 if found else 'failed'}", flush=True)
+        time.sleep(0.2)
+    for process in running.values():
+        process.send_signal(signal.SIGINT)
+    for process in running.values():
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return failed
+
+
+def test_clips(dataset: str, data: Path) -> torch.Tensor:
+    """The first test clips of a set, binned as its recipe says [B, T, 2, H, W]."""
+    settings = load_recipe(dataset).data
+    events = load_dataset(settings.dataset, data / dataset, "test")
+    grid = settings.grid or 128
+    binned = BinnedDataset(events, time_steps=settings.time_steps, grid=grid)
+    return torch.stack([binned[index][0] for index in range(min(CLIPS, len(binned)))])
+
+
+def row_of(dataset: str, network: str, seeds: list[int], data: Path | None, out: Path) -> dict[str, Any] | None:
+    """What is known of a network on a set; None if no run has ended."""
+    folders = [Job(dataset, network, seed).folder(out) for seed in seeds]
+    results = [found for folder in folders if (found := read_result(folder)) is not None]
+    if not results:
+        return None
+    kept = out / "costs" / f"{dataset}-{network}.json"
+    if not kept.exists() and data is not None:
+        folder = next(folder for folder in folders if read_result(folder) is not None)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(cost_of(folder, test_clips(dataset, data))))
+    top1 = [100 * one.top1 for one in results]
+    return {
+        "set": dataset,
+        "network": network,
+        "n": len(top1),
+        "top1": statistics.fmean(top1),
+        "sd": statistics.stdev(top1) if len(top1) > 1 else None,
+        "parameters": results[0].parameters,
+        "clips_per_second": statistics.median(speed for folder in folders for speed in _speeds(folder)),
+        **(json.loads(kept.read_text()) if kept.exists() else {}),
+    }
+
+
+def cost_of(folder: Path, clips: torch.Tensor) -> dict[str, Any]:
+    """Operations and energy of a trained network for one clip, the mean over these."""
+    model = from_pretrained(folder / "best").eval()
+    document = account_clip(model, clips.to(model.dtype), f"{len(clips)} test clips")
+    energy = document["energy"]
+    return {
+        "gflop": document["flops"]["total"] / 1e9,
+        "synaptic_operations_m": energy["synaptic_operations"] / 1e6,
+        "microjoules": energy["network_event_microjoules"],
+        "dense_microjoules": energy["network_dense_microjoules"],
+    }
+
+
+def _speeds(folder: Path) -> list[float]:
+    """Clips a second of every epoch but the first, in which kernels are compiled."""
+    path = folder / "log.csv"
+    if not path.exists():
+        return []
+    head, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    column = head.index("samples_per_second")
+    return [float(row[column]) for row in rows[1:] or rows if row[column]]
+
+
+def latencies(out: Path, device: str, names: list[str], in_size: int, time_steps: int) -> dict[str, float]:
+    """Milliseconds of one clip, captured, by network; kept in OUT/latency-DEVICE.json."""
+    kept = out / f"latency-{device}-{in_size}-{time_steps}.json"
+    found: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
+    for name in names:
+        if name in found:
+            continue
+        words = ["bench", "infer", "--models", "dvsgesture" if name == OURS else name, "--batches", "1", "--json",
+                 "--device", device, "--in-size", str(in_size), "--time-steps", str(time_steps)]  # fmt: skip
+        done = subprocess.run([sys.executable, "-m", "ripe_mambaspike", *words], capture_output=True, text=True)
+        if done.returncode:
+            print(f"latency of {name}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+            continue
+        found[name] = _captured_ms(json.loads(done.stdout))
+        kept.write_text(json.dumps(found, indent=1))
+    return found
+
+
+def _captured_ms(document: dict[str, Any]) -> float:
+    rows = [row for row in document["rows"] if row["path"] == "captured"] or document["rows"]
+    return float(rows[0]["median_ms"])
+
+
+def write_report(out: Path, rows: list[dict[str, Any]], line: str) -> None:
+    """OUT/peers.json, peers.md and peers.svg."""
+    (out / "peers.json").write_text(json.dumps(rows, indent=1))
+    text = [f"# Every network under one recipe\n\n{line}\n"]
+    for dataset in dict.fromkeys(row["set"] for row in rows):
+        text.append(f"## {dataset}\n")
+        text += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+        mine = sorted((row for row in rows if row["set"] == dataset), key=lambda row: -row["top1"])
+        text += [_markdown(row) for row in mine]
+        text.append("")
+    (out / "peers.md").write_text("\n".join(text))
+    draw(out / "peers.svg", rows)
+
+
+def _markdown(row: dict[str, Any]) -> str:
+    def number(name: str, digits: int = 3) -> str:
+        value = row.get(name)
+        return "–" if value is None or (isinstance(value, float) and math.isnan(value)) else f"{value:.{digits}g}"
+
+    spread = "" if row["sd"] is None else f" ± {row['sd']:.1f}"
+    counts = (f"{row['parameters'][form] / 1e6:.3f}" for form in ("training", "deployed"))
+    cells = (row["network"], f"{row['top1']:.1f}{spread}", str(row["n"]), *counts, number("gflop"),
+             number("synaptic_operations_m"), number("microjoules"), number("cuda_ms"), number("cpu_ms"),
+             f"{row['clips_per_second']:.0f}")  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def draw(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Accuracy against deployed parameters and against latency, one row of panels a set."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    figure, axes = plt.subplots(len(sets), 2, figsize=(11, 3.6 * len(sets)), squeeze=False)
+    for pair, dataset in zip(axes, sets, strict=True):
+        for axis, name, label in (
+            (pair[0], "parameters", "deployed parameters, M"),
+            (pair[1], "latency", "latency of one clip, ms"),
+        ):
+            for row in rows:
+                if row["set"] != dataset:
+                    continue
+                x = (
+                    row["parameters"]["deployed"] / 1e6
+                    if name == "parameters"
+                    else row.get("cuda_ms", row.get("cpu_ms"))
+                )
+                if x is None:
+                    continue
+                color = "tab:red" if row["network"] == OURS else "tab:blue"
+                axis.errorbar(x, row["top1"], yerr=row["sd"] or 0, fmt="o", color=color, capsize=2)
+                axis.annotate(row["network"], (x, row["top1"]), (4, 3), textcoords="offset points", fontsize=7)
+            axis.set(xscale="log", xlabel=label, ylabel="top-1, %", title=dataset)
+            axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="where runs, costs and the report go")
+    parser.add_argument("--data", type=Path, help="the folder of the sets")
+    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--networks", nargs="+", default=networks())
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no run goes on")
+    parser.add_argument("--set", nargs="*", default=[], help="fields of every recipe, such as schedule.epochs=10")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    given = parser.parse_args()
+    jobs = [Job(one, net, seed) for seed in given.seeds for one in given.sets for net in given.networks]
+    failed: list[Job] = []
+    if not given.report:
+        if given.data is None:
+            parser.error("--data: expected the folder of the sets, got none")
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // given.jobs)))
+        failed = run_all(jobs, given.data, given.out, given.jobs, given.limit, given.set)
+    rows = []
+    for dataset in given.sets:
+        settings = load_recipe(dataset).data
+        side = settings.grid[0] if settings.grid else 128
+        by_device = {
+            device: latencies(given.out, device, given.networks, side, settings.time_steps)
+            for device in ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))
+            if not given.report
+        }
+        for network in given.networks:
+            row = row_of(dataset, network, given.seeds, given.data, given.out)
+            if row is not None:
+                rows.append({**row, **{f"{device}_ms": found.get(network) for device, found in by_device.items()}})
+    missing = sum(read_result(job.folder(given.out)) is None for job in jobs)
+    write_report(given.out, rows, f"{len(jobs) - missing} of {len(jobs)} runs have ended.")
+    print(f"{len(jobs) - missing} of {len(jobs)} runs have ended, {len(failed)} failed: {given.out / 'peers.md'}")
+
+
+if __name__ == "__main__":
+    main()
