@@ -60,7 +60,7 @@ def _row(name: str, config: ModelConfig, options: TrainOptions, chosen: StepChoi
     passes = wanted if model.has_relaxed_pass else 1
     row: dict[str, Any] = {"model": name, "parameters": model.parameter_count(), "passes": passes}
     if passes < wanted:
-        row["note"] = "the hard pass alone: it has no relaxed one"
+        row["note"] = "the hard pass alone, since there is no relaxed one"
     try:
         with explain_out_of_memory(device, f"a training step of {name}, batch {chosen.batch}"):
             x = clips(config, chosen.batch, device)

@@ -131,12 +131,11 @@ def _compared_train(document: Row) -> list[Table]:
         for row in rows
         for path, cell in paths_of(row).items()
     ]
-    notes = [f"{row['model']}: {row['note']}" for row in rows if "note" in row]
-    return [
-        Table(
-            title, ("network", "passes", "path", *TIME_COLUMNS), cells, 3, [*_compared_notes(rows), *notes, PATHS_NOTE]
-        )
-    ]
+    alone = [row for row in rows if "note" in row]
+    notes = _compared_notes(rows)
+    if alone:
+        notes.append(f"{', '.join(row['model'] for row in alone)}: {alone[0]['note']}")
+    return [Table(title, ("network", "passes", "path", *TIME_COLUMNS), cells, 3, [*notes, PATHS_NOTE])]
 
 
 def _compared_notes(rows: list[Row]) -> list[str]:
