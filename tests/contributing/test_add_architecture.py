@@ -6,8 +6,8 @@ import torch
 
 from ripe_mambaspike import create_model, from_pretrained, list_models
 from ripe_mambaspike.account.run import account
+from ripe_mambaspike.api import evaluate
 from ripe_mambaspike.data.simulated import simulate_dataset
-from ripe_mambaspike.inference.evaluate import evaluate
 from ripe_mambaspike.models.base import ARCHITECTURES
 from ripe_mambaspike.models.registry import _MODELS
 from ripe_mambaspike.train.recipes import load_recipe, with_settings

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from raising import raises
+from ripe_mambaspike.api import evaluate
 from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.errors import ConfigError, WeightsError
-from ripe_mambaspike.inference.evaluate import evaluate
 from ripe_mambaspike.models.accuracy import BEST_TEST_EPOCH, read_result
 from ripe_mambaspike.report import write_report
 from ripe_mambaspike.train.callback import TrainingStopped
