@@ -20,7 +20,7 @@ from ripe_mambaspike.data.sets.simulated import plan_gestures, plan_pictures
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import current_key, verify_store
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.events.simulate.exact.pictures import PictureDifficulty
+from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty
 from ripe_mambaspike.events.simulate.gestures import CLASSES
 
 OPEN = [name for name, prepared in PREPARATIONS.items() if prepared.difficulty is not None]

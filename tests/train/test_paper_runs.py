@@ -57,7 +57,7 @@ def test_evaluating_it(paper_run, gestures, tmp_path):
         assert (found.scores.top1, found.scores.n, found.selected_on_test) == (result.top1, result.n, True)
         trained = evaluate(checkpoint, root=root, split="train", device="cpu")
         assert (trained.scores.n, trained.selected_on_test) == (22, False)
-        with raises(WeightsError, field="--split", mentions="'val'"):
+        with raises(WeightsError, field="split", mentions="'val'"):
             evaluate(checkpoint, root=root, split="val", device="cpu")
 
 

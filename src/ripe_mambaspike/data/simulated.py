@@ -29,11 +29,8 @@ from ripe_mambaspike.data.store_index import describe_listing, describe_partitio
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.simulate.exact.pictures import (
-    PictureDifficulty,
-    ShownPicture,
-    simulate_exact_pictures,
-)
+from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty
+from ripe_mambaspike.events.simulate.exact.pictures import ShownPicture, simulate_exact_pictures
 from ripe_mambaspike.events.simulate.fitted import (
     GESTURE_PIXEL,
     fitted_to,
@@ -41,7 +38,7 @@ from ripe_mambaspike.events.simulate.fitted import (
     simulate_pictures,
 )
 from ripe_mambaspike.events.simulate.gestures import CLASSES, draw_clip, render
-from ripe_mambaspike.events.simulate.gestures.hard import GestureDifficulty, draw_hard_clip, simulate_hard_gestures
+from ripe_mambaspike.events.simulate.gestures.hard import draw_hard_clip, simulate_hard_gestures
 from ripe_mambaspike.events.simulate.pixel import simulate_events
 
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard

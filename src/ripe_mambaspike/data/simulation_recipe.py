@@ -6,7 +6,8 @@ from typing import Any
 
 from ripe_mambaspike.data.sets.preparations import PREPARATIONS, Difficulty
 from ripe_mambaspike.data.sets.simulated import VERSION
-from ripe_mambaspike.events.simulate.exact.pictures import PictureDifficulty, picture_clip_us
+from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty
+from ripe_mambaspike.events.simulate.exact.pictures import picture_clip_us
 from ripe_mambaspike.events.simulate.fitted import STEP_US, CameraCalibration
 from ripe_mambaspike.events.simulate.gestures import DURATION_US
 

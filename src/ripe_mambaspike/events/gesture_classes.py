@@ -13,3 +13,4 @@ CLASSES: tuple[str, ...] = (
     "air_guitar",
     "other_gestures",
 )
+DURATION_US = 1_500_000  # of a simulated gesture

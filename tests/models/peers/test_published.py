@@ -75,7 +75,21 @@ def test_claims_are_computed_from_the_same_numbers():
         assert [(row.millions, row.accuracy) for row in published_results(dataset)] == [row[1:] for row in rows]
 
 
-@pytest.mark.parametrize("row", [row for row in published_results() if row.model], ids=lambda row: row.model)
+NOT_REACHED = {"tet-vggsnn"}  # see the file of the network: the count that is printed is not its own
+
+
+def test_counts_that_are_not_reached_are_not_claimed():
+    for name in NOT_REACHED:
+        config = model_config(name)
+        printed = [row.millions for row in published_results() if row.model == name]
+        assert all(abs(meta_model(config).parameter_count() / 1e6 / millions - 1) > 0.01 for millions in printed)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in published_results() if row.model and row.millions and row.model not in NOT_REACHED],
+    ids=lambda row: row.model,
+)
 def test_networks_of_this_package_have_the_printed_size(row):
     """Within 1 % or half of the last printed digit; TSM is printed for 400 classes."""
     config = model_config(row.model)

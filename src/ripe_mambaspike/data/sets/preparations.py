@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from ripe_mambaspike.data.listing import TEST, TRAIN, VALIDATION
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.events.simulate.exact.pictures import PictureDifficulty
-from ripe_mambaspike.events.simulate.gestures import DURATION_US
-from ripe_mambaspike.events.simulate.gestures.hard import GestureDifficulty
+from ripe_mambaspike.events.gesture_classes import DURATION_US
+from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty
 from ripe_mambaspike.schema import convert
 from ripe_mambaspike.yaml_text import parse_yaml
 

@@ -24,7 +24,7 @@ from ripe_mambaspike.data.sets.preparations import PREPARATIONS
 from ripe_mambaspike.data.sets.registry import register_simulated
 from ripe_mambaspike.data.store_index import key_of
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.events.simulate.exact.pictures import PictureDifficulty
+from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty
 
 register_simulated(
     "synthgesture", title="simulated gestures (default)", partitions=("people",), sizes="1320/440", sensor="64×64",

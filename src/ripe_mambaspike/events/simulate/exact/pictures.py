@@ -9,15 +9,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated
 
 import numpy as np
 import torch
-from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty
 from ripe_mambaspike.events.simulate.exact.draws import draw_bell, draw_uniform
 from ripe_mambaspike.events.simulate.exact.pixel import (
     UNITS,
@@ -32,18 +31,6 @@ PHASES = 8  # places of the grid in a sensor pixel, along x and y
 WEIGHT_UNITS = 1 << 12  # that a weight of 1 is made of
 BLOCK_PLACES = 6 * PHASES  # of the grid that are computed together; most cells have no weight there
 BRIGHTNESS_BITS = 12  # of the light of a frame before its logarithm is looked up
-
-
-@dataclass(frozen=True)
-class PictureDifficulty:
-    """How hard clips of pictures are; each field is one reason."""
-
-    pictures: Annotated[int, Meta(ge=1, le=30)] = 1  # of the class in a clip, one after the other, a saccade each
-    recordings: Annotated[int, Meta(ge=1, le=100)] = 1  # training clips of each picture, each seen in another way
-    contrast: Annotated[float, Meta(gt=0, le=100)] = 1.0  # of the screen, 1 for the calibrated one
-    noise_hz: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # noise events a pixel and second
-    shift: Annotated[float, Meta(ge=0, le=0.5)] = 0.0  # by which a picture is off the middle, at most, of the side
-    mirror: bool = False  # whether the camera of every other clip goes from right to left
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 `draw_clip` draws everything about a clip, `render` makes its frames at any times and resolution.
 """
 
-from ripe_mambaspike.events.gesture_classes import CLASSES
-from ripe_mambaspike.events.simulate.gestures.clip import DURATION_US, GestureClip, reversed_clip
+from ripe_mambaspike.events.gesture_classes import CLASSES, DURATION_US
+from ripe_mambaspike.events.simulate.gestures.clip import GestureClip, reversed_clip
 from ripe_mambaspike.events.simulate.gestures.people import PARTS, PEOPLE, draw_clip
 from ripe_mambaspike.events.simulate.gestures.render import render
 

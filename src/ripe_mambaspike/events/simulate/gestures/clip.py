@@ -9,7 +9,6 @@ backwards in a reversed clip.
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-DURATION_US = 1_500_000
 RIGHT, LEFT = 0, 1  # the person's arms, by the index used everywhere
 # A clip of the class on the left, played backwards, is one of the class on the right.
 _REVERSED = {3: 4, 4: 3, 5: 6, 6: 5}

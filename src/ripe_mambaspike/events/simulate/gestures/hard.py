@@ -7,15 +7,15 @@ turn is still a clockwise one played backwards.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty
 from ripe_mambaspike.events.simulate.exact.draws import draw_uniform
 from ripe_mambaspike.events.simulate.exact.pixel import (
     UNITS,
@@ -34,19 +34,6 @@ FIRST_PERSON = {"train": 1000, "val": 2000, "test": 3000}  # none of them is in 
 NUM_PEOPLE = {"val": 24, "test": 36}
 LARGEST_SCALE = 1.15
 LIGHT_STEP = 8  # levels that the logarithm of a frame's light is rounded to, far more than machines differ by
-
-
-@dataclass(frozen=True)
-class GestureDifficulty:
-    """How hard the gestures are; each field is one reason."""
-
-    people: Annotated[int, Meta(ge=1, le=1000)] = 40  # who train; 24 others validate and 36 test
-    speed: Annotated[float, Meta(ge=1, le=10)] = 1.6  # speeds of a class are multiplied by from 1 / speed to speed
-    distance: Annotated[float, Meta(ge=1, le=10)] = 1.7  # the farthest person is so many times as far as the nearest
-    angle: Annotated[float, Meta(ge=0, le=90)] = 40.0  # degrees that people are turned to either side, at most
-    clutter: Annotated[int, Meta(ge=0, le=10)] = 4  # things that drift or swing before the person, at most
-    shake: Annotated[float, Meta(ge=0, le=10)] = 0.5  # pixels by which the camera trembles
-    noise_hz: Annotated[float, Meta(ge=0, le=1000)] = 2.0  # noise events a pixel and second
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.gesture_classes import CLASSES
+from ripe_mambaspike.events.gesture_classes import CLASSES, DURATION_US
 from ripe_mambaspike.events.recording import check_int
-from ripe_mambaspike.events.simulate.gestures.clip import DURATION_US, GestureClip
+from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
 
 PARTS = ("train", "val", "test")
 PEOPLE = {"train": range(0, 40), "val": range(40, 48), "test": range(48, 60)}
