@@ -5,6 +5,8 @@ Hypothesis draws the same examples in every run, so that a change is judged by w
 """
 
 import os
+import signal
+import threading
 
 import pytest
 import torch
@@ -13,6 +15,10 @@ from hypothesis import settings
 settings.register_profile("same", derandomize=True, database=None)
 settings.register_profile("explore", database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+# A shell's background job ignores SIGINT, and so would all processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():  # Triton's kernels run in its interpreter, which is chosen before Triton is imported

@@ -42,7 +42,7 @@ def counted(real, name):
 if when == "slow":
     real = prepare.read
     def read(*args, **options):
-        time.sleep(0.3)
+        time.sleep(0.1)
         return real(*args, **options)
     prepare.read = read
 files.os.fsync = counted(os.fsync, "written")
