@@ -292,7 +292,7 @@ def test_a_second_process_is_refused(digits):
     home.mkdir(parents=True)
     with (
         locked(home / "lock", "held"),
-        raises(DataError, "lock", home / "lock", str(home)),
+        raises(DataError, "lock", home / "lock", f"another one that prepares {home}"),
     ):
         make("nmnist-600", digits)
     assert len(make("nmnist-600", digits)) == 12

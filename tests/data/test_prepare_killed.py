@@ -138,7 +138,7 @@ def test_killed_from_outside_with_workers(digits, driver, uninterrupted):
     home = digits / ".ripe" / "nmnist-600"
     try:
         wait_for(lambda: len(shards(home)) >= 2)
-        with raises(DataError, "lock", digits / ".ripe" / "nmnist-600" / "lock", str(digits / ".ripe" / "nmnist-600")):
+        with raises(DataError, "lock", digits / ".ripe" / "nmnist-600" / "lock", "another one that prepares"):
             prepare(list_dataset("nmnist-600", digits), digits, digits / ".ripe")
         assert not (home / "current").exists()
         os.kill(running.pid, signal.SIGKILL)

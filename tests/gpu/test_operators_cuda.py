@@ -1,13 +1,18 @@
 """Every operator's kernels on a GPU against its reference in float64: real sizes, both precisions, graphs, memory."""
 
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.ops import operator_cases as cases_of
 from tests.ops.operator_cases import Run, assert_same_bits, cast, check, evaluate, relative
 from tests.ops.operator_sizes import KINDS, LEAKY, cases, made
 
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.joined_tokens import triton as joined
+from ripe_mambaspike.ops.mamba_inner import reference as mamba_reference
 from ripe_mambaspike.ops.mamba_inner import triton as mamba
 from ripe_mambaspike.ops.mamba_inner import triton_scan_plan
 from ripe_mambaspike.ops.membrane_attention import triton_fire
@@ -136,12 +141,8 @@ def listed(pick):
 
 
 def tolerance_of(name, run):
-    """In bfloat16, what a neuron integrates is rounded before: a convolution's product, or the modulated features.
-
-    With features up to 8 in magnitude and a slope of the relaxed spikes up to 1/2, that rounding alone gives 8e-3 a
-    step, and the membrane sums steps.
-    """
-    return {"enter_fire": 6e-2, "attend_fire": 2e-2}.get(name) if run == BFLOAT16 else None
+    """In bfloat16 the first convolution's product is rounded before the neuron integrates it."""
+    return 6e-2 if name == "enter_fire" and run == BFLOAT16 else None
 
 
 @RUNS
@@ -205,9 +206,27 @@ def test_tokens_joined_in_other_segments(monkeypatch, size, programs, run):
 
 @pytest.mark.parametrize("size", MANY_SCANS, ids=str)
 def test_many_scans(size):
+    """An output goes with the fourth power of u, rounded to bfloat16: among many tokens that alone can do 1e-2."""
     i = scan_inputs(*size)
     check("mamba_inner", i, FLOAT32)
-    check("mamba_inner", i, BFLOAT16)
+    given, wanted = (evaluate("mamba_inner", i, run, device=DEVICE) for run in (BFLOAT16, None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mamba_reference, "F", SimpleNamespace(**vars(F) | {"silu": rounding_silu()}))
+        rounded = evaluate("mamba_inner", i, None, device=DEVICE)
+    for got, near, exact in zip(given, rounded, wanted, strict=True):
+        for name, expected in exact.items():
+            assert relative(got[name], expected) < max(1e-2, 1.5 * relative(near[name], expected)), name
+
+
+def rounding_silu():
+    """silu; of u, though not of the gate, rounded to bfloat16. Its gradient passes."""
+    calls = count()
+
+    def silu(x):
+        out = F.silu(x)
+        return out if next(calls) % 2 else out + (out.bfloat16().to(out.dtype) - out).detach()
+
+    return silu
 
 
 @pytest.mark.parametrize("chunk", [16, 32, 96, 4096])
