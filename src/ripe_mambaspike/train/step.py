@@ -160,7 +160,7 @@ def make_optimizer(
 def split_by_decay(model: nn.Module, rule: DecayRule = "kernels") -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The learned parameters with weight decay (matrices and kernels) and those without.
 
-    The rule "release" decays what the public release does, by a slip of names: the attention's gain too, but nothing
+    The rule "release" decays what the public release does by mismatched names: the attention's gain too, but nothing
     inside a block of the hierarchy, its merge projection included (1,137,312 of dvsgesture's parameters).
     """
     in_block: set[int] = set()
