@@ -82,9 +82,9 @@ def resized_config(name: str, time_steps: int | None, in_size: int | None) -> Mo
     return config.replace(time_steps=time_steps or config.time_steps, in_size=in_size or config.in_size)
 
 
-def training_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
-    """Fresh weights of seed 0, in the training form."""
-    model = create_model(name, seed=SEED, **common_fields(config))
+def training_network(name: str, config: RipeConfig, device: torch.device, **fields: Any) -> RipeMambaSpike:
+    """Fresh weights of seed 0, in the training form, with further fields of the config."""
+    model = create_model(name, seed=SEED, **common_fields(config), **fields)
     assert isinstance(model, RipeMambaSpike)
     return model.to(device)
 

@@ -109,3 +109,22 @@ class ScanOptions(BenchOptions):
     """Time steps of a clip."""
     lengths: Counts = field(default_factory=lambda: [64, 256, 1024, 4096, 16384])
     """Tokens of the scan alone."""
+
+
+@dataclass
+class PaperCostOptions(BenchOptions):
+    """Measure what the paper's Tables 16, 17 and 19 measure: DS-MPA alone, latency and memory, cost by resolution.
+
+    Store the JSON in benchmarks/results/DATE-DEVICE-paper.json: ripe table 16, 17 and 19 read it.
+    """
+
+    batch: Number = 4
+    """Clips of a batch in Tables 16 and 19."""
+    precision: Precision = "float32"
+    """Precision of the products."""
+    time_steps: Number = 16
+    """Time steps of a clip."""
+    in_size: Number = 128
+    """Side of the square input in Tables 16 and 17."""
+    in_sizes: Counts = field(default_factory=lambda: [34, 48, 128, 224])
+    """Sides of the square input in Table 19."""

@@ -24,7 +24,8 @@ def tables_of(document: Row) -> list[Table]:
     """The tables of one benchmark's document."""
     if "models" in document:
         return {"infer": _compared_infer, "train": _compared_train}[document["bench"]](document)
-    return {"infer": _infer, "train": _train, "ops": _operators, "scan": _scan}[document["bench"]](document)
+    kinds = {"infer": _infer, "train": _train, "ops": _operators, "scan": _scan, "paper": _paper}
+    return kinds[document["bench"]](document)
 
 
 def machine_line(machine: Row) -> str:
@@ -216,3 +217,38 @@ def _verdict(row: Row) -> str:
 
 def _times(value: float | None) -> str | None:
     return None if value is None else f"{value:.2f} ×"
+
+
+def _paper(document: Row) -> list[Table]:
+    """Tables 16, 17 and 19 of the paper; `ripe table` shows the paper's values beside them."""
+    about = f"T {document['time_steps']}, {document['precision']}"
+    side, batch = document["in_size"], document["batch"]
+    attention = document["attention"]
+    names = ("parameters", "forward_ms", "backward_ms", "activation_mib")
+    rows: list[list[Cell]] = [
+        [row["kind"], str(row["widths"]), str(row["batch"]), *(row[name] for name in names)]
+        for row in (*attention["rows"], *attention["widths"])
+    ]
+    full, none = (attention["steps"][kind]["median_ms"] for kind in ("ds-mpa", "none"))
+    share = 100 * (1 - none / full)
+    notes = [
+        document["summary"],
+        f"A training step takes {full:.2f} ms with DS-MPA and {none:.2f} ms without ({share:.1f} % of it).",
+        "DS-MPA over gate: " + ", ".join(f"{one['over_gate']:.2f} at B {one['batch']}" for one in attention["ratios"]),
+    ]
+    columns = ("operator", "widths", "B", "parameters", "forward ms", "with backward ms", "activations MiB")
+    first = Table(f"Attention alone, {side}×{side}, {about}", columns, rows, 3, notes)
+    rows = [
+        [row["path"], row["weights_mib"], row["batch_1"]["median_ms"], *(row["batch_8"][name] for name in TIMES[:1])]
+        + [row["batch_8"][name] for name in ("peak_mib", "activation_mib")]
+        for row in document["deployment"]
+    ]
+    columns = ("network", "weights MiB", "B 1 ms", "B 8 ms", "B 8 peak MiB", "B 8 activations MiB")
+    second = Table(f"Deployment, {side}×{side}, {about}", columns, rows, 1, [])
+    rows = [
+        [f"{row['side']}×{row['side']}", row["training"]["samples_per_second"], row["inference"]["samples_per_second"]]
+        + [row["training"]["peak_mib"] / 1024]
+        for row in document["resolution"]
+    ]
+    columns = ("input", "training clips/s", "inference clips/s", "peak GiB of training")
+    return [first, second, Table(f"Resolution, batch {batch}, {about}", columns, rows, 1, [])]

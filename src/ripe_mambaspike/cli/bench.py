@@ -4,7 +4,14 @@ from dataclasses import make_dataclass
 from importlib import import_module
 from typing import Any
 
-from ripe_mambaspike.bench.options import BenchOptions, InferOptions, OperatorOptions, ScanOptions, TrainOptions
+from ripe_mambaspike.bench.options import (
+    BenchOptions,
+    InferOptions,
+    OperatorOptions,
+    PaperCostOptions,
+    ScanOptions,
+    TrainOptions,
+)
 from ripe_mambaspike.cli.output import console, format_number, print_json, print_table
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Json
@@ -31,6 +38,7 @@ BENCH_COMMANDS = {
     "infer": _command(InferOptions, "infer", "bench_infer"),
     "train": _command(TrainOptions, "train", "bench_train"),
     "ops": _command(OperatorOptions, "ops", "bench_ops"),
+    "paper": _command(PaperCostOptions, "paper_costs", "bench_paper"),
     "scan": _command(ScanOptions, "sweep", "bench_scan"),
 }
 

@@ -1,9 +1,9 @@
-"""Values printed in the paper that claims are computed from: results, seeds and ablations (tables.yaml)."""
+"""Values printed in the paper that claims are computed from: results, seeds, ablations and neuron mixes."""
 
-from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ripe_mambaspike.yaml_text import parse_yaml
+from ripe_mambaspike.models.peers.published import PublishedResult, published_results
+from ripe_mambaspike.studies.tables.printed import printed_seeds, printed_table
 
 
 class PrintedRow(NamedTuple):
@@ -16,15 +16,36 @@ class PrintedRow(NamedTuple):
 
 OURS = "RIPE-MambaSpike"
 LITE = "RIPE-MambaSpike lite"
-_TABLES: dict[str, Any] = parse_yaml((resources.files(__package__) / "tables.yaml").read_text("utf-8"), "tables.yaml")
+COMPONENTS = {"no-attention": "DS-MPA", "no-repconv": "RepConv", "no-tdm": "TDM", "stage3-bridge": "MR-S3A"}
 
-GESTURE, CIFAR, CALTECH, DAILY, MNIST = (
-    tuple(PrintedRow(method, *values) for method, values in rows.items()) for rows in _TABLES["results"].values()
+
+def _method(row: PublishedResult) -> str:
+    """The method's name, one for each row of a dataset."""
+    if row.method == "Mamba-Spike":
+        return row.method + {"published": " published", "own protocol": " released"}.get(row.mark, "")
+    return f"{row.method} small" if row.model == "spikepool" else row.method
+
+
+def _table(dataset: str) -> tuple[PrintedRow, ...]:
+    return tuple(PrintedRow(_method(row), row.millions, row.accuracy) for row in published_results(dataset))
+
+
+GESTURE, CIFAR, CALTECH, DAILY, MNIST = map(
+    _table, ("dvsgesture", "cifar10dvs", "ncaltech101", "dailydvs200", "nmnist")
 )
-SEEDS: dict[str, list[float]] = _TABLES["seeds"]
-ABLATION: dict[str, tuple[list[float], list[str]]] = _TABLES["ablation"]
-MIXES: list[tuple[tuple[str, ...], float]] = [(tuple(mix), accuracy) for mix, accuracy in _TABLES["mixes"]]
+SEEDS: dict[str, list[float]] = printed_seeds()
 
 
 def printed_row(table: tuple[PrintedRow, ...], method: str = OURS) -> PrintedRow:
     return next(entry for entry in table if entry.method == method)
+
+
+def _ablation(arm: str) -> tuple[list[float], list[str]]:
+    """What removing a component costs on the three datasets in pp (Table 2), and in σ as printed (Table 11)."""
+    effects = [str(cell) for cell in printed_table(2).rows[arm][2:]]
+    sigmas = [str(cell) for cell in printed_table(11).rows[arm][1:]]
+    return [-float(cell.replace("−", "-")) for cell in effects], [cell.removesuffix(" σ") for cell in sigmas]
+
+
+ABLATION = {name: _ablation(arm) for arm, name in COMPONENTS.items()}
+MIXES = [(tuple(mix.split("-")), float(row[1] or "nan")) for mix, row in printed_table(12).rows.items()]  # Table 12
