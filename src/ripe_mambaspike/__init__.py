@@ -52,7 +52,10 @@ if TYPE_CHECKING:
     from ripe_mambaspike.models.registry import list_models as list_models
     from ripe_mambaspike.nn.calibrate import recalibrate as recalibrate
     from ripe_mambaspike.report import write_report as write_report
+    from ripe_mambaspike.report.figures.draw import draw_figure as draw_figure
+    from ripe_mambaspike.report.paper import write_paper as write_paper
     from ripe_mambaspike.studies.claims import run_claims as run_claims
+    from ripe_mambaspike.studies.tables.make import paper_table as paper_table
     from ripe_mambaspike.train.recipes import list_recipes as list_recipes
     from ripe_mambaspike.train.recipes import load_recipe as load_recipe
     from ripe_mambaspike.train.run import train as train
@@ -87,7 +90,10 @@ _MODULES = {  # module → the names it brings to the top level
     "models.registry": ("create_model", "list_models"),
     "nn.calibrate": ("recalibrate",),
     "report": ("write_report",),
+    "report.figures.draw": ("draw_figure",),
+    "report.paper": ("write_paper",),
     "studies.claims": ("run_claims",),
+    "studies.tables.make": ("paper_table",),
     "train.recipes": ("list_recipes", "load_recipe"),
     "train.run": ("train",),
     "train.seeds": ("train_seeds",),

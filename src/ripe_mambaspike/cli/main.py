@@ -15,10 +15,12 @@ from ripe_mambaspike.cli.check import CheckCommand
 from ripe_mambaspike.cli.data import DATA_COMMANDS
 from ripe_mambaspike.cli.eval import EvalCommand
 from ripe_mambaspike.cli.export import ExportCommand
+from ripe_mambaspike.cli.figure import FigureCommand
 from ripe_mambaspike.cli.fuse import FuseCommand
 from ripe_mambaspike.cli.models import ModelsCommand
 from ripe_mambaspike.cli.openmp import limit_openmp_spin
 from ripe_mambaspike.cli.output import print_message
+from ripe_mambaspike.cli.paper import PaperCommand
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.cli.recipes import RecipesCommand, show_fields
 from ripe_mambaspike.cli.report import ReportCommand
@@ -26,6 +28,7 @@ from ripe_mambaspike.cli.seeds import SeedsCommand
 from ripe_mambaspike.cli.serve import ServeCommand
 from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
+from ripe_mambaspike.cli.table import TableCommand
 from ripe_mambaspike.cli.train import TrainCommand, complete_resume, gather_settings
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.own_modules import import_own_modules
@@ -37,8 +40,10 @@ COMMANDS = {
     "data": (DATA_COMMANDS, "Look at recordings, convert them, and prepare datasets for training."),
     "eval": EvalCommand,
     "export": ExportCommand,
+    "figure": FigureCommand,
     "fuse": FuseCommand,
     "models": ModelsCommand,
+    "paper": PaperCommand,
     "predict": PredictCommand,
     "recipes": RecipesCommand,
     "report": ReportCommand,
@@ -46,6 +51,7 @@ COMMANDS = {
     "serve": ServeCommand,
     "sim": (SIM_COMMANDS, "Simulate recordings, and fit the simulated camera to real ones."),
     "stream": StreamCommand,
+    "table": TableCommand,
     "train": TrainCommand,
 }
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command

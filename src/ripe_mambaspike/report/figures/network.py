@@ -14,6 +14,7 @@ from ripe_mambaspike.events.simulate.gestures import CLASSES, draw_clip, render
 from ripe_mambaspike.events.simulate.pixel import simulate_events
 from ripe_mambaspike.inference.classifier import Classifier, load_network, make_clip, read_recording
 from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.eval_mode import eval_mode
 from ripe_mambaspike.report.curves import response
@@ -74,7 +75,7 @@ def draw_filters(network: Path) -> Any:
     for name, left, right in printed:
         level = PRINTED_FILTERS[name]
         top.plot([left, right], [level] * 2, "--", color=PAPER, linewidth=1)
-        top.annotate(f"paper ≈ {level:g}", (right, level), (0, 3), textcoords="offset points", fontsize=7.5, ha="right",
+        top.annotate(f"paper ≈ {level:g}", (left, level), (0, 3), textcoords="offset points", fontsize=7.5,
                      color=PAPER)  # fmt: skip
     top.axhline(0, color="black", linewidth=0.6)
     top.set_xticks(range(len(found)), [name.replace(", ", "\n") for name, _ in found])
@@ -109,30 +110,29 @@ def simulated_gesture(label: str = "hand_clapping") -> Recording:
 
 
 def draw_attention(network: Path, recording: Path | None, steps: Sequence[int]) -> Any:
-    """Events, and the last stage's attention over them, at chosen steps (counted from 1); one scale for all."""
+    """Events, the last stage's attention over them, and where it departs from the step's median; each on one scale.
+
+    `steps` are counted from 1.
+    """
     classifier = load_network(network)
     clip = make_clip(classifier, simulated_gesture() if recording is None else read_recording(classifier, recording))
     if not steps or not all(1 <= step <= len(clip) for step in steps):
         raise ConfigError.expected("steps", f"steps from 1 to {len(clip)}", list(steps))
-    attention, answer, low, high = attention_maps(classifier, clip)
-    frames = event_images(clip.numpy())
-    figure = new_figure(2.6 * len(steps) + 0.9, 5.6)
-    rows = figure.subplots(2, len(steps), squeeze=False)
-    chosen = attention[[step - 1 for step in steps]]
-    scale = (min(float(chosen.min()), 0.0), max(float(chosen.max()), 1e-12))
-    shown = None
-    for upper, lower, step, heat in zip(*rows, steps, chosen, strict=True):
-        image = frames[step - 1]
-        upper.imshow(image)
-        upper.set_title(f"t = {step}", fontsize=9)
-        lower.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=255)
-        side = (-0.5, image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5)
-        shown = lower.imshow(heat, cmap="inferno", alpha=0.72, vmin=scale[0], vmax=scale[1], extent=side)
-        lower.set_title(f"{float(heat.min()):.3f} … {float(heat.max()):.3f}", fontsize=7.5, color=PAPER)
-        for axes in (upper, lower):
-            axes.set_xticks([])
-            axes.set_yticks([])
-    figure.colorbar(shown, ax=list(rows[1]), shrink=0.85, label="A of stage 3, mean over channels")
+    maps, answer = last_attention(classifier, clip)
+    indices = [step - 1 for step in steps]
+    frames = [event_images(clip.numpy())[index] for index in indices]
+    means, contrast = maps.mean(1)[indices].numpy(), attention_contrast(maps)[indices].numpy()
+    figure = new_figure(2.6 * len(steps) + 0.9, 8.2)
+    rows = figure.subplots(3, len(steps), squeeze=False)
+    for axes, step, image in zip(rows[0], steps, frames, strict=True):
+        axes.imshow(image)
+        axes.set_title(f"t = {step}", fontsize=9)
+    _heat_row(figure, rows[1], frames, means, "A of stage 3, mean over channels")
+    _heat_row(figure, rows[2], frames, contrast, "|A − median of the step|, mean")
+    for axes in rows.ravel():
+        axes.set_xticks([])
+        axes.set_yticks([])
+    low, high = float(maps.min()), float(maps.max())
     source = "a simulated hand clap" if recording is None else recording.name
     figure.suptitle(
         f"{network.resolve().name} on {source}: answers {answer}. Single values of A: {low:.2f} to {high:.2f}",
@@ -141,17 +141,27 @@ def draw_attention(network: Path, recording: Path | None, steps: Sequence[int]) 
     return figure
 
 
-def attention_maps(classifier: Classifier, clip: torch.Tensor) -> tuple[np.ndarray, str, float, float]:
-    """A of the last stage, mean over channels [T, h, w]; the answer; the least and largest single value."""
+def _heat_row(figure: Any, row: Any, frames: Sequence[Any], maps: np.ndarray, label: str) -> None:
+    """Maps [S, h, w] over the frames in grey, on one scale, with their own ranges."""
+    low, high = min(float(maps.min()), 0.0), max(float(maps.max()), 1e-12)
+    shown = None
+    for axes, image, heat in zip(row, frames, maps, strict=True):
+        axes.imshow(image.mean(-1), cmap="gray", vmin=0, vmax=255)
+        side = (-0.5, image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5)
+        shown = axes.imshow(heat, cmap="inferno", alpha=0.72, vmin=low, vmax=high, extent=side)
+        axes.set_title(f"{float(heat.min()):.3f} … {float(heat.max()):.3f}", fontsize=7.5, color=PAPER)
+    figure.colorbar(shown, ax=list(row), shrink=0.85, label=label)
+
+
+def last_attention(classifier: Classifier, clip: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """A of the last stage for a clip [T, 2, H, W]: [T, C, h, w]; and the network's answer."""
     model = classifier.model
     if not isinstance(model, RipeMambaSpike):
         raise InputError.expected("network", "a RIPE-MambaSpike, which has attention maps", model.name)
     with torch.no_grad(), eval_mode(model):
         out = model.run(clip[None].to(model.dtype))
     assert out.attention is not None
-    answer = classifier.class_names[int(clip_logits(out.logits)[0].argmax())]
-    maps = out.attention[0].float()
-    return maps.mean(1).numpy(), answer, float(maps.min()), float(maps.max())
+    return out.attention[0].float(), classifier.class_names[int(clip_logits(out.logits)[0].argmax())]
 
 
 def draw_classes(run_folder: Path) -> Any:

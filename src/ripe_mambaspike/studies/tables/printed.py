@@ -50,3 +50,8 @@ def printed_table(number: int) -> PrintedTable:
 def printed_seeds() -> dict[str, list[float]]:
     """Accuracies of single seeds, by dataset."""
     return _read().seeds
+
+
+def printed_studies() -> set[str]:
+    """The studies that answer one of these tables."""
+    return {table.study for table in _read().tables.values() if table.study is not None}

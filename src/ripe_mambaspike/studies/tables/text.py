@@ -25,7 +25,8 @@ def to_csv(table: PaperTable) -> str:
 
 def to_markdown(table: PaperTable) -> str:
     """The table with its notes; ≠ marks a value of ours that is not the paper's."""
-    lines = [f"### Table {table.number}. {table.title}", ""]
+    name = f"Table {table.number}" if table.number else f"Study {table.label}"
+    lines = [f"### {name}. {table.title}", ""]
     lines.append("| | " + " | ".join(f"{column.name} ({column.by})" for column in table.columns) + " |")
     lines.append("|---" + "|---:" * len(table.columns) + "|")
     section = ""
