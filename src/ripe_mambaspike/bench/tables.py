@@ -236,7 +236,15 @@ def _paper(document: Row) -> list[Table]:
         f"A training step takes {full:.2f} ms with DS-MPA and {none:.2f} ms without ({share:.1f} % of it).",
         "DS-MPA over gate: " + ", ".join(f"{one['over_gate']:.2f} at B {one['batch']}" for one in attention["ratios"]),
     ]
-    columns = ("operator", "widths", "B", "parameters", "forward ms", "with backward ms", "activations MiB")
+    columns: Sequence[str] = (
+        "operator",
+        "widths",
+        "B",
+        "parameters",
+        "forward ms",
+        "with backward ms",
+        "activations MiB",
+    )
     first = Table(f"Attention alone, {side}×{side}, {about}", columns, rows, 3, notes)
     rows = [
         [row["path"], row["weights_mib"], row["batch_1"]["median_ms"], *(row["batch_8"][name] for name in TIMES[:1])]
@@ -246,8 +254,12 @@ def _paper(document: Row) -> list[Table]:
     columns = ("network", "weights MiB", "B 1 ms", "B 8 ms", "B 8 peak MiB", "B 8 activations MiB")
     second = Table(f"Deployment, {side}×{side}, {about}", columns, rows, 1, [])
     rows = [
-        [f"{row['side']}×{row['side']}", row["training"]["samples_per_second"], row["inference"]["samples_per_second"]]
-        + [row["training"]["peak_mib"] / 1024]
+        [
+            f"{row['side']}×{row['side']}",
+            row["training"]["samples_per_second"],
+            row["inference"]["samples_per_second"],
+            row["training"]["peak_mib"] / 1024,
+        ]
         for row in document["resolution"]
     ]
     columns = ("input", "training clips/s", "inference clips/s", "peak GiB of training")

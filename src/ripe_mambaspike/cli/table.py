@@ -1,8 +1,9 @@
 """`ripe table`: a table of the paper with ours beside it."""
 
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
@@ -11,9 +12,12 @@ from ripe_mambaspike.command_options import Flag, Folder, Json, option
 from ripe_mambaspike.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ripe_mambaspike.studies.tables.table import PaperTable
 
 COLORS = {"same": "green", "differs": "yellow"}
+MAX_NAME = 40  # characters of a row's name, beyond which it takes several lines
 MAX_PAIRS = 8  # columns beyond which a printed value and ours share one cell
 
 
@@ -79,47 +83,91 @@ def _list(tables: "list[PaperTable]") -> None:
 
 
 def show_table(table: "PaperTable") -> None:
-    """On the terminal: ours in green where it rounds to the printed value, in yellow where it does not."""
+    """On the terminal: ours in green where it rounds to the printed value, in yellow and with ≠ where it does not.
+
+    Columns that do not fit beside each other follow below, with the names of the rows again.
+    """
     from rich.markup import escape
-    from rich.table import Table
 
     out = console()
-    made = Table(header_style="bold")
-    made.add_column("")
-    merged = _is_paired(table) and len(table.columns) > MAX_PAIRS
-    places = range(0, len(table.columns), 2) if merged else range(len(table.columns))
-    for place in places:
-        column = table.columns[place]
-        made.add_column(escape(column.name if merged else f"{column.name}\n{column.by}"), justify="right")
-    section = ""
-    for row in table.rows:
-        if row.section != section:
-            section = row.section
-            made.add_section()
-            made.add_row(f"[italic]{escape(section)}")
-        texts = []
-        for place in places:
-            cell, by = row.cells[place], table.columns[place].by
-            text = "" if cell is None else escape(cell.text)
-            if merged:
-                ours = row.cells[place + 1]
-                more = "" if ours is None or ours.agreement == "same" else f"ours {escape(ours.text)}"
-                texts.append(f"{text} [yellow]{more}" if more else text)
-            else:
-                color = COLORS.get(cell.agreement) if cell is not None else None
-                mark = " ≠" if cell is not None and cell.agreement == "differs" else ""
-                texts.append(f"[{color}]{text}{mark}" if color else f"[dim]{text}" if by == "paper" else text)
-        made.add_row(escape(row.name), *texts)
     out.print(f"[bold]Table {table.number}. {escape(table.title)}[/]")
-    out.print(made)
+    columns = _merged(table) if _is_paired(table) and len(table.columns) > MAX_PAIRS else _separate(table)
+    for block in _blocks(columns, out.width - min(MAX_NAME, max(len(row.name) for row in table.rows)) - 4):
+        out.print(_block(table, block))
     same, differs = table.count("same"), table.count("differs")
     if same + differs:
         out.print(f"Of {same + differs} values that can be compared, {same} agree as printed and {differs} differ.")
-    if merged:
-        out.print("Printed values; ours stand beside them only where they differ.")
     for label, texts in (("·", table.notes), ("ours:", table.sources), ("missing:", table.missing)):
         for text in texts:
             out.print(f"{label} {text}", markup=False)
+
+
+class ShownColumn(NamedTuple):
+    head: str
+    texts: list[str]
+    styles: list[str]
+
+    @property
+    def width(self) -> int:
+        """That the column needs: whole cells, and whole words of its head."""
+        return max(map(len, (*self.texts, *self.head.split()))) + 3
+
+
+def _separate(table: "PaperTable") -> list[ShownColumn]:
+    """One shown column for each column."""
+    from ripe_mambaspike.studies.tables.text import cell_texts
+
+    found = []
+    for place, column in enumerate(table.columns):
+        cells = [row.cells[place] for row in table.rows]
+        usual = "dim" if column.by == "paper" else ""
+        styles = [usual if cell is None else COLORS.get(cell.agreement, usual) for cell in cells]
+        texts = [cell_texts(row)[place] for row in table.rows]
+        found.append(ShownColumn(f"{column.name}\n{column.by}", texts, styles))
+    return found
+
+
+def _merged(table: "PaperTable") -> list[ShownColumn]:
+    """One shown column for each printed one and ours, which stands beside it only where it differs."""
+    found = []
+    for printed, ours in zip(_separate(table)[::2], _separate(table)[1::2], strict=True):
+        texts, styles = [], []
+        for paper, own, style in zip(printed.texts, ours.texts, ours.styles, strict=True):
+            differs = style == COLORS["differs"]
+            texts.append(f"{paper}, ours {own}" if differs else paper)
+            styles.append(style if differs else "")
+        found.append(ShownColumn(printed.head.removesuffix("\npaper"), texts, styles))
+    return found
+
+
+def _blocks(columns: list[ShownColumn], width: int) -> list[list[ShownColumn]]:
+    """The columns in order, as many beside each other as fit; a printed column and ours of its name stay together."""
+    blocks: list[list[ShownColumn]] = [[]]
+    for _, group in groupby(columns, lambda column: column.head.partition("\n")[0]):
+        pair = list(group)
+        if blocks[-1] and sum(one.width for one in (*blocks[-1], *pair)) > width:
+            blocks.append([])
+        blocks[-1] += pair
+    return blocks
+
+
+def _block(table: "PaperTable", columns: list[ShownColumn]) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(header_style="bold")
+    made.add_column("", max_width=MAX_NAME)
+    for column in columns:
+        made.add_column(escape(column.head), justify="right", min_width=column.width - 3)
+    section = ""
+    for index, row in enumerate(table.rows):
+        if row.section != section:
+            section = row.section
+            made.add_section()
+            made.add_row(Text(section, style="italic"))
+        made.add_row(Text(row.name), *(Text(column.texts[index], style=column.styles[index]) for column in columns))
+    return made
 
 
 def _is_paired(table: "PaperTable") -> bool:

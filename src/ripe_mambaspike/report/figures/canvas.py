@@ -11,7 +11,7 @@ from ripe_mambaspike.files import write_file
 OURS, BASELINE, PAPER, THIRD = "#1b6ca8", "#c1440e", "#666666", "#1a8566"
 STAGES = (OURS, "#c2570c", THIRD)  # the three spiking stages
 ENDINGS = (".png", ".svg", ".pdf")
-SETTINGS = {"svg.hashsalt": "ripe", "svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9}
+SETTINGS: Any = {"svg.hashsalt": "ripe", "svg.fonttype": "none", "pdf.fonttype": 42, "font.size": 9}
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -56,7 +56,9 @@ def draw_interface() -> Any:
 def _documents(results: Path | None) -> list[dict[str, Any]]:
     found = measured_costs(results)
     if not found:
-        raise InputError(f"results: expected a benchmark of the paper's costs, got none; {NOT_MEASURED}", field="results")
+        raise InputError(
+            f"results: expected a benchmark of the paper's costs, got none; {NOT_MEASURED}", field="results"
+        )
     return found
 
 
@@ -80,7 +82,9 @@ def draw_attention_cost(results: Path | None) -> Any:
         sizes = [row["widths"][0] for row in widths]
         line[2].plot(sizes, [row["backward_ms"] for row in widths], "-o", color=OURS, label="with backward")
         line[2].plot(sizes, [row["forward_ms"] for row in widths], "--o", color=OURS, label="forward")
-        line[2].set(xscale="log", yscale="log", xlabel="width of stage 1", ylabel="ms, batch 1", title="DS-MPA by width")
+        line[2].set(
+            xscale="log", yscale="log", xlabel="width of stage 1", ylabel="ms, batch 1", title="DS-MPA by width"
+        )
         line[2].set_xticks(sizes, [str(size) for size in sizes])
         line[2].minorticks_off()
         line[2].legend(frameon=False, fontsize=8)

@@ -82,7 +82,7 @@ def draw_filters(network: Path) -> Any:
     top.set(ylabel="λ, one point a channel", title=f"Temporal filters of {network.resolve().name}")
     cycles = np.linspace(0, 0.5, 65)
     highest = 0.0
-    lower = []
+    lower: list[Any] = []
     for place, (_, values) in enumerate(found):
         axes = figure.add_subplot(grid[1, place], sharey=lower[0] if lower else None)
         lower.append(axes)

@@ -15,7 +15,9 @@ TITLES = {
     "nmnist": "N-MNIST",
 }
 FLOORS = {"dvsgesture": 97.4, "cifar10dvs": 79.4, "nmnist": 99.46}  # of the axis; what is below stands at its edge
-WIDENED = {"cifar10dvs": [("64-128-256", 3.35, 82.80), ("128-256-512", 13.14, 83.40)]}  # the paper's text on wider stages
+WIDENED = {
+    "cifar10dvs": [("64-128-256", 3.35, 82.80), ("128-256-512", 13.14, 83.40)]
+}  # the paper's text on wider stages
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 TEXT_HEIGHT, LETTER_WIDTH = 0.042, 0.0135  # of a label, as shares of a panel
 

@@ -18,7 +18,7 @@ from ripe_mambaspike.studies.tables.table import Ours, PaperTable, beside
 
 COUNTED = ("counted now, from the networks built on PyTorch's meta device",)
 SIDES = (34, 48, 128, 224)
-VARIANTS = {  # rows of Table 20
+VARIANTS: dict[str, dict[str, Any]] = {  # rows of Table 20
     "deployed": {},
     "tokens-32": {"num_tokens": 32},
     "tokens-128": {"num_tokens": 128},
@@ -84,7 +84,8 @@ def resolution_table() -> PaperTable:
         own = count_parameters(model_config("cifar10dvs", in_size=side)).deployed
         values[str(side)] = [own / 1e6, baseline.deployed / 1e6, joined / 1e6, 100 * joined / baseline.deployed]
     small, large = (values[str(side)] for side in (SIDES[0], SIDES[-1]))
-    values["growth"] = [float(b or 0) / float(a or 1) for a, b in zip(small, large, strict=True)][:3] + [None]
+    growth = [float(b or 0) / float(a or 1) for a, b in zip(small, large, strict=True)]
+    values["growth"] = [*growth[:3], None]
     ours: dict[str, dict[str, Ours]] = {
         row: dict(zip(printed.columns, row_values, strict=True)) for row, row_values in values.items()
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ripe_mambaspike.models.registry import meta_model, model_config
 from ripe_mambaspike.studies.claims.variants import attention_size, counted
@@ -13,6 +13,15 @@ from ripe_mambaspike.studies.tables.table import Ours, PaperTable, TableCell, be
 NOT_MEASURED = "not measured yet: ripe bench paper --json > benchmarks/results/DATE-DEVICE-paper.json"
 OTHER_DEVICE = "The paper measured on an {paper}; times on another device are not expected to agree, their ratios may."
 PATHS = {"deployed-kernels": "deployed, our kernels", "deployed-captured": "deployed, prepared and captured"}
+
+
+KINDS = ("ds-mpa", "gate", "none")
+
+
+class _Texts(TypedDict):
+    notes: list[str]
+    sources: list[str]
+    missing: list[str]
 
 
 def attention_cost_table(folder: Path | None) -> PaperTable:
@@ -32,9 +41,6 @@ def attention_cost_table(folder: Path | None) -> PaperTable:
         _add(ours, document, printed.columns[1:], {key: [row[name] for name in fields] for key, row in keyed.items()})
         notes += _attention_notes(document)
     return beside(16, printed, ours, more=_columns(ours, printed.columns), **_texts(documents, printed.measured, notes))
-
-
-KINDS = ("ds-mpa", "gate", "none")
 
 
 def _attention_notes(document: dict[str, Any]) -> list[str]:
@@ -120,7 +126,10 @@ def _add(
     """Add the values of a device under columns of their own."""
     names = [f"{column}, {document['machine']['name']}" for column in columns]
     for row, numbers in values.items():
-        cells = {name: TableCell(f"{value:,.4g}", numbers={"value": value}) for name, value in zip(names, numbers, strict=True)}
+        cells = {
+            name: TableCell(f"{value:,.4g}", numbers={"value": value})
+            for name, value in zip(names, numbers, strict=True)
+        }
         ours.setdefault(row, {}).update(cells)
 
 
@@ -129,7 +138,7 @@ def _columns(ours: Mapping[str, Mapping[str, Ours]], printed: Iterable[str]) -> 
     return list(dict.fromkeys(name for row in ours.values() for name in row if name not in printed))
 
 
-def _texts(documents: list[dict[str, Any]], measured: str | None, notes: list[str]) -> dict[str, list[str]]:
+def _texts(documents: list[dict[str, Any]], measured: str | None, notes: list[str]) -> _Texts:
     about = [] if measured is None or not documents else [OTHER_DEVICE.format(paper=measured)]
     sources = [f"{machine_text(document)}, {document['precision']}" for document in documents]
     return {"notes": [*notes, *about], "sources": sources, "missing": [] if documents else [NOT_MEASURED]}

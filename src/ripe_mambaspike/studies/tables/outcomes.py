@@ -65,7 +65,9 @@ def read_outcome(folder: Path | None, study: str) -> StudyOutcome | None:
     try:
         return _outcome(study, json.loads(read_regular(path, MAX_JSON_BYTES)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: expected the results of ripe study {study}, got another document", path=path) from error
+        raise DataError(
+            f"{path}: expected the results of ripe study {study}, got another document", path=path
+        ) from error
 
 
 def _outcome(study: str, document: dict[str, Any]) -> StudyOutcome:

@@ -3,6 +3,8 @@
 from functools import cache
 from importlib import resources
 
+from msgspec import field
+
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.schema import Document, convert
 from ripe_mambaspike.yaml_text import parse_yaml
@@ -19,7 +21,7 @@ class PrintedTable(Document, frozen=True):
     rows: dict[str, list[str | None]]  # id → name and cells
     study: str | None = None
     measured: str | None = None  # on what, where the paper measured
-    sections: dict[str, str] = {}  # first row of a block → its heading
+    sections: dict[str, str] = field(default_factory=dict)  # first row of a block → its heading
 
     def __post_init__(self) -> None:
         for name, row in self.rows.items():

@@ -97,18 +97,17 @@ def beside(
     printed: PrintedTable,
     ours: Mapping[str, Mapping[str, Ours]],
     *,
-    comparable: bool = True,
     more: Sequence[str] = (),
     extra: Mapping[str, str] | None = None,
-    **texts: Iterable[str],
+    notes: Iterable[str] = (),
+    sources: Iterable[str] = (),
+    missing: Iterable[str] = (),
 ) -> PaperTable:
     """A printed table with our value behind each column that has one.
 
-    ours: row → column → value
-    comparable: whether ours is the same quantity as the paper's, so that the two should agree
+    ours: row → column → value; a number is compared with the printed one, a cell is taken as it is
     more: columns of ours that the paper does not have
     extra: id → name of rows of ours that the paper does not have
-    texts: notes, sources and missing of the table
     """
     columns: list[TableColumn] = []
     for name in (*printed.columns, *more):
@@ -127,7 +126,7 @@ def beside(
             if column.by == "paper":
                 cells.append(None if paper is None else TableCell(paper))
             else:
-                cells.append(compare(ours.get(key, {}).get(column.name), paper if comparable else None))
+                cells.append(compare(ours.get(key, {}).get(column.name), paper))
         rows.append(TableRow(name, tuple(cells), section))
-    made = {name: tuple(text) for name, text in texts.items()}
-    return PaperTable(number, printed.label, printed.title, tuple(columns), tuple(rows), **made)
+    texts = (tuple(notes), tuple(sources), tuple(missing))
+    return PaperTable(number, printed.label, printed.title, tuple(columns), tuple(rows), *texts)

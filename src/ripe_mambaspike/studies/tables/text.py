@@ -35,7 +35,11 @@ def to_markdown(table: PaperTable) -> str:
             section = row.section
             lines.append(f"| **{section}** |" + " |" * len(table.columns))
         lines.append("| " + " | ".join(_escaped(text) for text in (row.name, *cell_texts(row))) + " |")
-    extra = [*table.notes, *(f"Ours: {text}" for text in table.sources), *(f"Missing: {text}" for text in table.missing)]
+    extra = [
+        *table.notes,
+        *(f"Ours: {text}" for text in table.sources),
+        *(f"Missing: {text}" for text in table.missing),
+    ]
     return "\n".join(lines + ([""] if extra else []) + [f"- {text}" for text in extra]) + "\n"
 
 

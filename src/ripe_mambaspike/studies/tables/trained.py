@@ -24,7 +24,9 @@ from ripe_mambaspike.studies.tables.table import (
     compare,
 )
 
-OTHER_DATA = "Ours were trained on other data than the paper's: compare directions and sizes of effects, not accuracies."
+OTHER_DATA = (
+    "Ours were trained on other data than the paper's: compare directions and sizes of effects, not accuracies."
+)
 MARKS = {"published": "*", "own protocol": "‡", "our protocol": "†", "ours": ""}
 Rows = dict[str, dict[str, Ours]]
 Columns = Mapping[str, Callable[[ArmOutcome], TableCell | None]]  # of an arm, by name
@@ -184,8 +186,13 @@ def peers_table(folder: Path | None) -> PaperTable:
     dataset."""
     outcome = read_outcome(folder, "peers")
     sets = outcome.sets if outcome else []
-    columns = [TableColumn("T", "paper"), TableColumn("parameters, M", "paper"), TableColumn("parameters, M", "ours"),
-               TableColumn("top-1, %", "paper"), *(TableColumn(f"top-1 on {name}", "ours") for name in sets)]  # fmt: skip
+    columns = [
+        TableColumn("T", "paper"),
+        TableColumn("parameters, M", "paper"),
+        TableColumn("parameters, M", "ours"),
+        TableColumn("top-1, %", "paper"),
+        *(TableColumn(f"top-1 on {name}", "ours") for name in sets),
+    ]
     rows, used = [], set()
     for row in published_results():
         arms = [_arm_of(row, outcome, name) for name in sets]
@@ -204,8 +211,8 @@ def peers_table(folder: Path | None) -> PaperTable:
     printed = PrintedTable(label="sota-all", title="State of the art", columns=[], rows={}, study="peers")
     texts = study_texts(printed, outcome)
     marked = (
-        "* quoted from its source; ‡ the released code under its own, † under the paper's protocol. Why a count of ours "
-        "differs: docs/comparison.md."
+        "* quoted from its source; ‡ the released code under its own, † under the paper's protocol. Why a count of "
+        "ours differs: docs/comparison.md."
     )
     return PaperTable(
         1, printed.label, printed.title, tuple(columns), tuple(rows), (marked, *texts["notes"]),
