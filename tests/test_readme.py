@@ -55,13 +55,16 @@ PRINTED = {  # beginning of a command → what it prints
     "ripe eval": r"top-1 [\d.]+ % of \d+ folder .* deployed form",
     "ripe export runs/mine --to onnx": r"clip\.onnx [\d,]+",
     "ripe export runs/mine --to safetensors": r"model\.safetensors [\d,]+",
+    "ripe figure": r"figure interface\.svg",
     "ripe fuse": r"→ 86\d,\d{3} parameters; verified: .* 0 of [\d,]+ spikes differ",
     "ripe models": r"dvsgesture",
+    "ripe paper": r"paper\.html",
     "ripe predict": r"wave\.raw: (wave|clap) [\d.]+ %",
     "ripe recipes": r"synthgesture",
     "ripe report": r"report\.html",
     "ripe sim make": r"(synthgesture|gestures-hard): 44 clips of 11 classes",
     "ripe stream": r"[\d,]+ predictions",
+    "ripe table 6": r"105\.4558 .* 19 agree as printed and 0 differ",
     "ripe train": r"top-1 [\d.]+ % of \d+ folder test clips",
 }
 

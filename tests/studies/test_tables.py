@@ -258,7 +258,9 @@ def test_csv_and_markdown_hold_every_cell(components):
     lines = list(csv.DictReader(io.StringIO(to_csv(table))))
     cells = [one for row in table.rows for one in row.cells if one is not None]
     assert [line["text"] for line in lines] == [one.text for one in cells]
-    (mean,) = (line["mean"] for line in lines if line["column"] == "top-1 on sim-cifar10" and line["row"].startswith("A1"))
+    (mean,) = (
+        line["mean"] for line in lines if line["column"] == "top-1 on sim-cifar10" and line["row"].startswith("A1")
+    )
     assert float(mean) == 68.5
     rows = [line for line in to_markdown(table).splitlines() if line.startswith("| A1")]
     assert len(rows) == 1
