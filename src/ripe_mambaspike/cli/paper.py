@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import tyro
+
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Folder, option
 
@@ -19,7 +21,7 @@ class PaperCommand:
     """The folder to write into."""
     results: Folder = None
     """Folder of stored results. Default: benchmarks/results of the checkout."""
-    run_folder: Annotated[Path | None, option("RUN")] = None
+    run_folder: Annotated[Path | None, tyro.conf.arg(name="run"), option("RUN")] = None
     """The folder of a run, for firing rates and accuracy by class."""
     network: Folder = None
     """A run or a saved network, for filters and attention. Default: weights/gestures-simulated of the checkout."""
