@@ -13,8 +13,8 @@ def summary(*values):
 
 def arm(name, values, *, effect=None, verdict=None, **more):
     paper = None if verdict is None else {"dataset": "cifar10dvs", "verdict": verdict}
-    found = {"arm": name, "title": name.title(), "x": None, "top1": summary(*values) if values else None, "effect": effect,
-             "paper": paper, "rate": None, "rate_sd": None, "conditions": {}}  # fmt: skip
+    found = {"arm": name, "title": name.title(), "x": None, "top1": summary(*values) if values else None,
+             "effect": effect, "paper": paper, "rate": None, "rate_sd": None, "conditions": {}}  # fmt: skip
     return found | more
 
 
@@ -26,9 +26,10 @@ def effect(delta, p=None, stars=None, sigmas=None):
 def store_study(folder, name, sets, **more):
     """sets: set → arms; each stands for CIFAR10-DVS."""
     document = {
-        "format": "ripe-study", "version": 1, "study": name, "title": f"The study {name}", "written": "2026-11-18 05:00",
-        "commit": "a" * 40, "trained_at": ["b" * 40], "devices": ["NVIDIA H200"], "planned": 10, "ended": 10, "failed": 0,
-        "hours": 1.5, "sets": [{"set": one, "counterpart": "cifar10dvs", "arms": arms} for one, arms in sets.items()],
+        "format": "ripe-study", "version": 1, "study": name, "title": f"The study {name}", "commit": "a" * 40,
+        "written": "2026-11-18 05:00", "trained_at": ["b" * 40], "devices": ["NVIDIA H200"], "planned": 10,
+        "ended": 10, "failed": 0, "hours": 1.5,
+        "sets": [{"set": one, "counterpart": "cifar10dvs", "arms": arms} for one, arms in sets.items()],
     }  # fmt: skip
     path = folder / "studies" / name / "results.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,8 +50,8 @@ def measured(device="NVIDIA H200", date="2026-11-18 06:00 UTC", scale=1.0, **mor
     rows = [operator(kind, ms=ms) for kind, ms in (("ds-mpa", 2.0), ("gate", 0.5), ("none", 0.1))]
     widths = [operator("ds-mpa", (w, 2 * w, 4 * w), 1, w / 32) for w in (32, 64, 128)]
     steps = {kind: {"median_ms": ms * scale} for kind, ms in (("ds-mpa", 60.0), ("gate", 57.0), ("none", 54.0))}
-    latency = {"mamba-spike": (4, 8, 40), "training": (6, 12, 120), "deployed": (4, 8, 120), "deployed-kernels": (1, 2, 20),
-               "deployed-captured": (0.5, 1.5, 20)}  # fmt: skip
+    latency = {"mamba-spike": (4, 8, 40), "training": (6, 12, 120), "deployed": (4, 8, 120),
+               "deployed-kernels": (1, 2, 20), "deployed-captured": (0.5, 1.5, 20)}  # fmt: skip
     document = {
         "bench": "paper", "model": "dvsgesture", "precision": "float32", "time_steps": 16, "in_size": 128, "batch": 4,
         "machine": {"device": "cuda", "name": device, "threads": 1, "torch": "2.11", "commit": "c" * 40, "date": date},

@@ -11,7 +11,15 @@ from tests.studies.stored_results import arm, effect, store_costs, store_study
 from ripe_mambaspike.account.sweeps import sweep
 from ripe_mambaspike.errors import ConfigError, DataError, InputError
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.studies.claims.printed import ABLATION, CIFAR, MIXES, SEEDS, printed_row
+from ripe_mambaspike.studies.claims.printed import (
+    ABLATION,
+    CIFAR,
+    MIXES,
+    SEEDS,
+    SEQUENCE,
+    hyperparameter,
+    printed_row,
+)
 from ripe_mambaspike.studies.tables import hyperparameters
 from ripe_mambaspike.studies.tables.make import NUMBERS, paper_table
 from ripe_mambaspike.studies.tables.printed import printed_table
@@ -19,9 +27,9 @@ from ripe_mambaspike.studies.tables.table import compare
 from ripe_mambaspike.studies.tables.text import to_csv, to_markdown
 
 LABELS = [  # of the table environments in the LaTeX source, in order
-    "sota-all", "ablation-main", "seq-ablation", "vs_mambaspike", "param-fusion", "resolution-scaling", "swap", "footprint",
-    "hyper", "mamba-spec", "sigma", "neuron-mix", "pruning-sweep", "T-sweep", "perclass", "dsmpa-cost", "efficiency",
-    "q6-lowrank", "q7-resolution-cost", "flops",
+    "sota-all", "ablation-main", "seq-ablation", "vs_mambaspike", "param-fusion", "resolution-scaling", "swap",
+    "footprint", "hyper", "mamba-spec", "sigma", "neuron-mix", "pruning-sweep", "T-sweep", "perclass", "dsmpa-cost",
+    "efficiency", "q6-lowrank", "q7-resolution-cost", "flops",
 ]  # fmt: skip
 
 
@@ -108,6 +116,10 @@ def test_claims_read_the_same_print():
     assert MIXES[0] == (("csilif", "silif", "silif"), 98.48)
     assert len(MIXES) == 8
     assert SEEDS["cifar10dvs"] == [81.1, 81.3, 81.3, 81.3, 81.4]
+    assert SEQUENCE["mamba"] == [(98.18, 0.31), (85.49, 0.18)]
+    assert SEQUENCE["gru"] == [(97.73, None), (82.48, None)]
+    assert hyperparameter("batch_size", "nmnist") == 64
+    assert hyperparameter("weight_decay", "dailydvs200") == 0.02
     assert printed_row(CIFAR, "SpikePool small") == ("SpikePool small", 0.55, 80.2)
     assert printed_row(CIFAR, "Mamba-Spike").accuracy == 65.3
     assert printed_row(CIFAR, "Mamba-Spike released").accuracy == 48.9

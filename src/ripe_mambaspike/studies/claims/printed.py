@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ripe_mambaspike.models.peers.published import PublishedResult, published_results
-from ripe_mambaspike.studies.tables.printed import printed_seeds, printed_table
+from ripe_mambaspike.studies.tables.printed import printed_table, printed_text
 
 
 class PrintedRow(NamedTuple):
@@ -30,10 +30,11 @@ def _table(dataset: str) -> tuple[PrintedRow, ...]:
     return tuple(PrintedRow(_method(row), row.millions, row.accuracy) for row in published_results(dataset))
 
 
-GESTURE, CIFAR, CALTECH, DAILY, MNIST = map(
-    _table, ("dvsgesture", "cifar10dvs", "ncaltech101", "dailydvs200", "nmnist")
-)
-SEEDS: dict[str, list[float]] = printed_seeds()
+DATASETS = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200")  # the columns of Table 9
+GESTURE, CIFAR, CALTECH, MNIST, DAILY = map(_table, DATASETS)
+SEEDS: dict[str, list[float]] = printed_text().seeds
+TOP5: dict[str, float] = printed_text().top5
+TRAINED_ON: dict[str, str] = printed_text().trained_on
 
 
 def printed_row(table: tuple[PrintedRow, ...], method: str = OURS) -> PrintedRow:
@@ -49,3 +50,19 @@ def _ablation(arm: str) -> tuple[list[float], list[str]]:
 
 ABLATION = {name: _ablation(arm) for arm, name in COMPONENTS.items()}
 MIXES = [(tuple(mix.split("-")), float(row[1] or "nan")) for mix, row in printed_table(12).rows.items()]  # Table 12
+
+
+def _mean_and_deviation(cell: str | None) -> tuple[float, float | None]:
+    mean, _, deviation = str(cell).partition(" ± ")
+    return float(mean), float(deviation) if deviation else None
+
+
+# Table 3: mean, and deviation where one is printed, on DVS-Gesture and N-Caltech101.
+SEQUENCE = {
+    arm: [_mean_and_deviation(row[1]), _mean_and_deviation(row[3])] for arm, row in printed_table(3).rows.items()
+}
+
+
+def hyperparameter(name: str, dataset: str) -> float:
+    """A number of Table 9, by the row's id."""
+    return float(printed_table(9).rows[name][1 + DATASETS.index(dataset)] or "nan")

@@ -34,26 +34,25 @@ class PrintedTable(Document, frozen=True):
         return self.rows[row][1 + self.columns.index(column)]
 
 
-class _File(Document, frozen=True):
-    seeds: dict[str, list[float]]
+class PrintedText(Document, frozen=True):
+    """Values that the paper prints outside its tables, and the tables."""
+
+    seeds: dict[str, list[float]]  # accuracies of single seeds, by dataset
+    top5: dict[str, float]
+    trained_on: dict[str, str]
     tables: dict[int, PrintedTable]
 
 
 @cache
-def _read() -> _File:
-    return convert(parse_yaml((resources.files(__package__) / FILE).read_text("utf-8"), FILE), _File, origin=FILE)
+def printed_text() -> PrintedText:
+    return convert(parse_yaml((resources.files(__package__) / FILE).read_text("utf-8"), FILE), PrintedText, origin=FILE)
 
 
 def printed_table(number: int) -> PrintedTable:
     """Table 2 to 20; Table 1 is `models.peers.published`."""
-    return _read().tables[number]
-
-
-def printed_seeds() -> dict[str, list[float]]:
-    """Accuracies of single seeds, by dataset."""
-    return _read().seeds
+    return printed_text().tables[number]
 
 
 def printed_studies() -> set[str]:
     """The studies that answer one of these tables."""
-    return {table.study for table in _read().tables.values() if table.study is not None}
+    return {table.study for table in printed_text().tables.values() if table.study is not None}
