@@ -53,6 +53,22 @@ def test_five_panels_have_all_rows_with_a_count():
         assert {text.get_text() for text in axes.texts} >= {row.method for row in counted if row.mark == "published"}
 
 
+def test_what_was_trained_here_has_panels_of_its_own(tmp_path):
+    arms = [
+        arm("ours", (70.0, 72.0), parameters={"training": 1, "deployed": 870_000}),
+        arm("spikformer", (65.0, 66.0), parameters={"deployed": 2_570_000}),
+        arm("mamba-spike", (50.0,), parameters={"deployed": 36_000_000}),
+        arm("not-ended", (), parameters={}),
+    ]
+    store_study(tmp_path, "peers", {"sim-cifar10": arms})
+    axes = pareto.draw_pareto(tmp_path).axes[5]
+    assert points(axes, "*") == [(0.87, 71.0)]
+    assert points(axes, "o") == [(2.57, 65.5)]
+    assert points(axes, "s") == [(36.0, 50.0)]
+    assert len(pareto.draw_pareto(tmp_path).axes) == 9
+    assert len(pareto.draw_pareto().axes) == 6
+
+
 def test_firing_rates_are_those_of_the_log(run_folder):
     (axes,) = network.draw_firing_rates(run_folder).axes
     logged = dict(read_run(run_folder).numbered("rate"))

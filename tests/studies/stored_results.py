@@ -14,7 +14,8 @@ def summary(*values):
 def arm(name, values, *, effect=None, verdict=None, **more):
     paper = None if verdict is None else {"dataset": "cifar10dvs", "verdict": verdict}
     found = {"arm": name, "title": name.title(), "x": None, "top1": summary(*values) if values else None,
-             "effect": effect, "paper": paper, "rate": None, "rate_sd": None, "conditions": {}}  # fmt: skip
+             "effect": effect, "paper": paper, "rate": None, "rate_sd": None, "conditions": {},
+             "parameters": {}}  # fmt: skip
     return found | more
 
 

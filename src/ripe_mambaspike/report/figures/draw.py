@@ -53,7 +53,9 @@ FIGURES: dict[str, FigureKind] = {
     "interface": FigureKind(
         "Parameters of the interface against resolution", "Figure 2", (), lambda inputs: draw_interface()
     ),
-    "pareto": FigureKind("Accuracy against parameters", "Figure 3", (), lambda inputs: draw_pareto()),
+    "pareto": FigureKind(
+        "Accuracy against parameters", "Figure 3", ("results",), lambda inputs: draw_pareto(inputs.results)
+    ),
     "rate-loss": FigureKind(
         "Accuracy and firing rate against λ_L1", "Figure 8", ("results",), lambda inputs: draw_rate_loss(inputs.results)
     ),

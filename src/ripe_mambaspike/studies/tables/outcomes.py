@@ -29,6 +29,7 @@ class ArmOutcome(NamedTuple):
     sigmas: float | None
     verdict: str | None  # whether the paper's difference is seen here
     x: float | None  # on the axis of a curve
+    parameters: int | None  # deployed
     rate: float | None  # mean firing rate
     rate_sd: float | None  # SR-var
     conditions: dict[str, float]  # mean accuracy with test clips changed
@@ -110,6 +111,7 @@ def _arm(arm: dict[str, Any]) -> ArmOutcome:
         sigmas=effect.get("sigmas"),
         verdict=paper.get("verdict"),
         x=arm["x"],
+        parameters=arm["parameters"].get("deployed"),
         rate=(arm["rate"] or {}).get("mean"),
         rate_sd=(arm["rate_sd"] or {}).get("mean"),
         conditions={name: float(found["mean"]) for name, found in arm["conditions"].items()},
