@@ -278,3 +278,32 @@ def test_csv_and_markdown_hold_every_cell(components):
     assert len(rows) == 1
     assert rows[0].count("|") == len(table.columns) + 2
     assert "≠" in to_markdown(paper_table(14, results=components))
+
+
+def test_results_as_a_study_writes_them(empty):
+    """The reader of tables and the struct of `ripe study` mean the same document."""
+    results = pytest.importorskip("ripe_mambaspike.studies.results", reason="without ripe study there is no struct")
+    comparison = pytest.importorskip("ripe_mambaspike.studies.comparison")
+    full, less = (comparison.summarize_values(values) for values in ((70.0, 71.0, 72.0), (66.0, 67.0, 68.0)))
+    shared = {"settings": [], "x": None, "seeds": [0, 1, 2]}
+    effect = comparison.effect_of(less.values, full.values)
+    arms = [
+        results.ArmResult(arm="full", title="full", top1=full, parameters={"deployed": 5}, **shared),
+        results.ArmResult(arm="no-tdm", title="no TDM", top1=less, effect=effect, **shared),
+    ]
+    made = results.SetResult(
+        set="sim-cifar10", dataset="sim-cifar10", counterpart="cifar10dvs", protocol="validation", epochs=1, clips={},
+        store=None, arms=arms,
+    )  # fmt: skip
+    document = results.StudyResults(
+        study="components", title="t", question="q", answers=["table-2"], reference="full", written="2026-11-18 05:00",
+        commit=None, planned=6, ended=6, failed=0, hours=1.0, sets=[made],
+    )  # fmt: skip
+    folder = empty / "studies" / "components"
+    folder.mkdir(parents=True)
+    results.write_results(folder, document)
+    table = paper_table(2, results=empty)
+    assert cell(table, "A3", "top-1 on sim-cifar10").numbers["mean"] == 67.0
+    assert cell(table, "A3", "Δ on sim-cifar10").numbers["delta"] == -4.0
+    assert cell(table, "A3", "Δ on sim-cifar10").numbers["p"] == effect.p
+    assert table.missing == ()

@@ -104,7 +104,7 @@ def _trained_points(outcome: StudyOutcome, name: str) -> list[ParetoPoint]:
 
 
 def _legend(axes: Any, trained: bool) -> None:
-    quoted = "quoted by the paper from other papers" + ("; or trained here, with its 95 % interval" if trained else "")
+    quoted = "quoted by the paper from other papers" + (",\nor trained here, with its 95 % interval" if trained else "")
     for style, label in (
         (MARKERS["ours"], "RIPE-MambaSpike"),
         (MARKERS["variant"], "its rescaled variants"),
@@ -114,7 +114,7 @@ def _legend(axes: Any, trained: bool) -> None:
     ):
         axes.plot([], [], linestyle="", label=label, **style)
     axes.plot([], [], color=THIRD, label="frontier (names in bold)")
-    axes.legend(frameon=False, loc="center left", fontsize=9)
+    axes.legend(frameon=False, loc="center left", fontsize=9).set_in_layout(False)  # it may be wider than a panel
 
 
 def _panel(axes: Any, points: Sequence[ParetoPoint], floor: float | None) -> None:
@@ -140,7 +140,9 @@ def _panel(axes: Any, points: Sequence[ParetoPoint], floor: float | None) -> Non
         else:
             axes.plot(size, accuracy, zorder=4, **MARKERS[point.kind])
             if point.low is not None and point.high is not None:
-                axes.plot([size] * 2, [point.low, point.high], color=MARKERS[point.kind]["color"], linewidth=0.8)
+                axes.plot(
+                    [size] * 2, [point.low, point.high], color=MARKERS[point.kind]["color"], linewidth=0.7, alpha=0.4
+                )
         share = (math.log(size / left) / math.log(right / left), (accuracy - low) / (high - low))
         labels.append(Label(name, *share, (size, point.accuracy) in edge and point.name not in WIDER_NAMES))
     _place_labels(axes, labels)
@@ -153,12 +155,14 @@ def _place_labels(axes: Any, labels: Sequence[Label]) -> None:
     for label in sorted(labels, key=lambda one: (not one.bold, -one.y)):
         width = LETTER_WIDTH * len(label.name) * (1.1 if label.bold else 1)
         others = [box for box, own in zip(points, labels, strict=True) if own is not label]
-        boxes = [_box(label, width, side, rise) for rise in _rises(label.bold) for side in (1, -1)]
+        sides = (0.025, -0.025, 0.1, -0.1)
+        boxes = [_box(label, width, side, rise) for rise in _rises(label.bold) for side in sides]
         inside = [box for box in boxes if box[0] > 0 and box[2] < 1.02 and box[1] > -0.01 and box[3] < 1.02]
         free = [box for box in inside if not any(_overlap(box, other) for other in (*taken, *others))]
         left, bottom, right, top = chosen = (free or inside or boxes)[0]
         taken.append(chosen)
-        far = abs((bottom + top) / 2 - label.y) > 0.04
+        away = left - label.x if left > label.x else label.x - right
+        far = abs((bottom + top) / 2 - label.y) > 0.04 or away > 0.05
         axes.annotate(
             label.name, (label.x, label.y), (left if left > label.x else right, (bottom + top) / 2),
             xycoords="axes fraction", textcoords="axes fraction", fontsize=7, va="center",
@@ -169,15 +173,16 @@ def _place_labels(axes: Any, labels: Sequence[Label]) -> None:
 
 def _rises(bold: bool) -> list[float]:
     """Places to try, nearest first; a point of the frontier has a line to its right, so its name is above that."""
-    away = [sign * step * 0.03 for step in range(1, 12) for sign in (1, -1)]
+    away = [sign * step * 0.03 for step in range(1, 20) for sign in (1, -1)]
     return away if bold else [0.0, *away]
 
 
-def _box(label: Label, width: float, side: int, rise: float) -> tuple[float, float, float, float]:
-    """Of a name to the right or left of its point, and higher or lower."""
-    near = label.x + side * 0.025
+def _box(label: Label, width: float, side: float, rise: float) -> tuple[float, float, float, float]:
+    """Of a name to the right or left (a negative side) of its point, and higher or lower."""
+    near = label.x + side
+    far = near + math.copysign(width, side)
     y = label.y + rise
-    return min(near, near + side * width), y - TEXT_HEIGHT / 2, max(near, near + side * width), y + TEXT_HEIGHT / 2
+    return min(near, far), y - TEXT_HEIGHT / 2, max(near, far), y + TEXT_HEIGHT / 2
 
 
 def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
