@@ -45,7 +45,7 @@ LEFT_OUT = (  # forms that their authors made for larger inputs; of each network
 )  # fmt: skip
 VARIANTS = ("spikmamba-256", "spikepool-large")
 PRECISIONS = {"cpu": "float32", "cuda": "bfloat16"}  # of latency
-STEP_BATCH = 64  # clips of a timed training step
+STEP_BATCH = 128  # clips of a timed training step
 CLIPS = 16  # on which operations and energy are measured
 COLUMNS = ("network", "top-1, %", "n", "training M", "deployed M", "GFLOP", "SOP, M", "µJ", "GPU ms", "CPU ms",
            "training clips/s")  # fmt: skip
