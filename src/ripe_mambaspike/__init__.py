@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from ripe_mambaspike.nn.calibrate import recalibrate as recalibrate
     from ripe_mambaspike.report import write_report as write_report
     from ripe_mambaspike.studies.claims import run_claims as run_claims
+    from ripe_mambaspike.studies.run import run_study as run_study
+    from ripe_mambaspike.studies.study import list_studies as list_studies
     from ripe_mambaspike.train.recipes import list_recipes as list_recipes
     from ripe_mambaspike.train.recipes import load_recipe as load_recipe
     from ripe_mambaspike.train.run import train as train
@@ -88,6 +90,8 @@ _MODULES = {  # module → the names it brings to the top level
     "nn.calibrate": ("recalibrate",),
     "report": ("write_report",),
     "studies.claims": ("run_claims",),
+    "studies.run": ("run_study",),
+    "studies.study": ("list_studies",),
     "train.recipes": ("list_recipes", "load_recipe"),
     "train.run": ("train",),
     "train.seeds": ("train_seeds",),

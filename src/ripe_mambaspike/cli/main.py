@@ -26,6 +26,7 @@ from ripe_mambaspike.cli.seeds import SeedsCommand
 from ripe_mambaspike.cli.serve import ServeCommand
 from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
+from ripe_mambaspike.cli.study import StudyCommand
 from ripe_mambaspike.cli.train import TrainCommand, complete_resume, gather_settings
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.own_modules import import_own_modules
@@ -46,6 +47,7 @@ COMMANDS = {
     "serve": ServeCommand,
     "sim": (SIM_COMMANDS, "Simulate recordings, and fit the simulated camera to real ones."),
     "stream": StreamCommand,
+    "study": StudyCommand,
     "train": TrainCommand,
 }
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command

@@ -168,7 +168,7 @@ def arm_recipe(base: Recipe, arm: Arm, root: Path | None = None) -> Recipe:
     recipe = with_settings(recipe, [_share_setting(recipe, what, share) for what, share in arm.shares.items()])
     if root is not None:
         recipe = replace(recipe, data=replace(recipe.data, root=str(root / recipe.data.dataset)))
-    recipe = replace(recipe, model=replace(recipe.model, fields=_own_fields(recipe)))
+    recipe = canonical_recipe(recipe)
     return with_settings(recipe, pinned_store(recipe))
 
 
@@ -191,12 +191,15 @@ def recipe_hash(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARS]
 
 
-def _own_fields(recipe: Recipe) -> dict[str, Any]:
-    """The network's fields that differ from those of its name, in one spelling, so that equal networks hash alike."""
-    sizes = {"time_steps": recipe.data.time_steps}
+def canonical_recipe(recipe: Recipe) -> Recipe:
+    """The recipe without fields of the network that are as its name has them anyway, so that equal ones hash alike."""
+    sizes: dict[str, Any] = {"time_steps": recipe.data.time_steps}
+    if recipe.data.grid is not None:
+        sizes["in_size"] = recipe.data.grid
     default = model_config(recipe.model.name, **sizes).to_dict()
     given = model_config(recipe.model.name, **recipe.model.fields, **sizes).to_dict()
-    return {name: given[name] for name in sorted(recipe.model.fields) if given[name] != default[name]}
+    own = {name: given[name] for name in sorted(recipe.model.fields) if given[name] != default[name]}
+    return replace(recipe, model=replace(recipe.model, fields=own))
 
 
 def _share_setting(recipe: Recipe, what: str, share: float) -> str:
