@@ -63,7 +63,7 @@ def test_chosen_arms():
     assert "flat" in {arm.name for arm in study.chosen_arms(every=True)}
     with raises(ConfigError, field="arms", mentions="gru"):
         study.chosen_arms(["grue"])
-    with raises(ConfigError, field="study", mentions="components"):
+    with raises(ConfigError, field="name", mentions="components"):
         load_study("component")
 
 

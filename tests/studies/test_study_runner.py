@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -141,6 +142,36 @@ def test_progress_counts_runs_and_knows_the_time_left(pool):
     halfway = next(progress for progress, outcome in seen if outcome)
     assert 0.2 < halfway.seconds_left < 60
     assert seen[0][0].seconds_left is None
+
+
+class Executor:
+    """Stands for submitit's: runs a job when it is submitted."""
+
+    def submit(self, task):
+        self.code = task()
+        return self
+
+    job_id, state = "7", "COMPLETED"
+
+    def done(self):
+        return True
+
+
+@pytest.mark.slow
+def test_runs_on_slurm_are_jobs_of_their_own(tiny_plan, gestures_root, tmp_path, monkeypatch):
+    """The first run ends; the second has lost its data, and its job says so."""
+    monkeypatch.setattr(runner.jobs, "slurm_executor", lambda out, parameters: Executor())
+    monkeypatch.setattr(runner.jobs, "FILE_SYSTEM_SECONDS", 0.1)
+    plan = tiny_plan(root=gestures_root, seeds=[0])
+    lost = replace(plan.runs[1].recipe, data=replace(plan.runs[1].recipe.data, root=str(tmp_path)))
+    runs, seen = [plan.runs[0], replace(plan.runs[1], recipe=lost)], []
+    watch = lambda progress, outcome: seen.append(progress)  # noqa: E731
+    outcomes = runner.run_on_slurm(runs, tmp_path, ["gpu"], conditions=["reversed"], watch=watch)
+    assert [one.ended for one in outcomes] == [True, False]
+    assert "data.root" in outcomes[1].error
+    assert list(read_measures(runs[0].folder).conditions) == ["reversed"]
+    assert (seen[-1].ended, seen[-1].failed, seen[-1].running) == (1, 1, 0)
+    assert runs[1].error_file.exists()
 
 
 @pytest.mark.slow

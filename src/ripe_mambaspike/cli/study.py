@@ -27,8 +27,8 @@ class StudyCommand:
     Results, tables, figures and a page are in DIR/NAME, the runs in DIR/runs.
     """
 
-    name: Annotated[str, tyro.conf.Positional, option("NAME|list")]
-    """A study, or list."""
+    name: Annotated[str, tyro.conf.Positional, option("NAME")]
+    """A study, or list, which names them all."""
     on: Annotated[list[str], option("SET")] = field(default_factory=list)
     """The sets: names of recipes (see ripe recipes) or .yaml files. Default: the study's own."""
     seeds: Annotated[str | None, option("0-4")] = None

@@ -24,7 +24,7 @@ def adopt_runs(plan: StudyPlan, folders: Sequence[Path]) -> list[StudyRun]:
     adopted = []
     for folder in folders:
         if not folder.is_dir():
-            raise InputError.expected("reuse", "a folder with runs", "none", path=folder)
+            raise InputError.expected("reuse", "folders with runs", f"{str(folder)!r}, which is none")
         for source, recipe in _finished(folder):
             run = missing.get((recipe_hash(recipe), recipe.run.seed))
             if run is not None and not changed_fields(run.recipe, recipe, IGNORED_FIELDS):

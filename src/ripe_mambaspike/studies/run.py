@@ -77,30 +77,32 @@ def run_study(
         arms=arms, every_arm=every_arm,
     )  # fmt: skip
     latencies = None if latency is None else read_latencies(Path(latency))
+    adopt_runs(plan, [Path(folder) for folder in reuse])
+    todo = [] if report_only else missing_runs(plan)
+    if todo:
+        check_data(plan)
     try:
         make_folder(plan.folder)
     except OSError as error:
         raise InputError.expected("out", "a folder that can be written", error, path=plan.folder) from error
-    adopt_runs(plan, [Path(folder) for folder in reuse])
     asked = StudyRequest(
         sets=tuple(on), seeds=plan.seeds, arms=tuple(arms), every_arm=every_arm, settings=tuple(settings)
     )
     narrow = report_only and not (on or seeds or arms or every_arm or settings)
     everything = requested_plan(plan, None if narrow else asked)
     try:
-        if not report_only:
-            _run_missing(plan, num_jobs or 1, slurm, limit_s, watch)
+        if todo:
+            _run_missing(plan, todo, num_jobs or 1, slurm, limit_s, watch)
     finally:
         results = collect_results(everything, latencies)
         write_outputs(plan.folder, results)
     return results
 
 
-def _run_missing(plan: StudyPlan, num_jobs: int, slurm: Sequence[str], limit_s: float | None, watch: Watch) -> None:
-    study, todo = plan.study, missing_runs(plan)
-    if not todo:
-        return
-    check_data(plan)
+def _run_missing(
+    plan: StudyPlan, todo: list[StudyRun], num_jobs: int, slurm: Sequence[str], limit_s: float | None, watch: Watch
+) -> None:
+    study = plan.study
     already = len(plan.distinct) - len(todo)
     if slurm:
         run_on_slurm(

@@ -110,7 +110,7 @@ def load_study(name: str) -> Study:
     """A study of the catalog by its name."""
     known = _names()
     if name not in known:
-        raise ConfigError.expected("study", f"one of {', '.join(known)}", f"{name!r}{suggest(name, known)}")
+        raise ConfigError.expected("name", f"one of {', '.join(known)}", f"{name!r}{suggest(name, known)}")
     origin = f"study '{name}'"
     text = (resources.files(__package__) / "catalog" / f"{name}.yaml").read_text("utf-8")
     values = parse_yaml(text, origin)
