@@ -62,6 +62,7 @@ PRINTED = {  # beginning of a command → what it prints
     "ripe report": r"report\.html",
     "ripe sim make": r"(synthgesture|gestures-hard): 44 clips of 11 classes",
     "ripe stream": r"[\d,]+ predictions",
+    "ripe study list": r"components .* table-2",
     "ripe train": r"top-1 [\d.]+ % of \d+ folder test clips",
 }
 

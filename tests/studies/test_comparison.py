@@ -5,7 +5,14 @@ import math
 import pytest
 from scipy import stats
 
-from ripe_mambaspike.studies.comparison import compare_with_paper, effect_of, judge, printed_value, stars_of, summarize
+from ripe_mambaspike.studies.comparison import (
+    compare_with_paper,
+    effect_of,
+    judge,
+    paper_value,
+    stars_of,
+    summarize_values,
+)
 from ripe_mambaspike.studies.study import PaperValue, load_study
 from ripe_mambaspike.train.statistics import holm_adjusted, mean_interval
 
@@ -14,17 +21,17 @@ OTHER = [97.35, 97.73, 97.35, 97.73, 97.73]
 
 
 def test_mean_and_interval_of_the_papers_seeds():
-    found = summarize(GESTURE)
+    found = summarize_values(GESTURE)
     assert (found.n, round(found.mean, 2), round(found.sd, 2)) == (5, 98.18, 0.31)
     low, high = stats.t.interval(0.95, 4, loc=found.mean, scale=stats.sem(GESTURE))
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
 def test_a_single_run_has_no_spread_and_no_p():
-    found = summarize([98.48])
+    found = summarize_values([98.48])
     assert (found.n, found.mean, found.sd, found.low, found.high) == (1, 98.48, None, None, None)
     assert mean_interval([1.0]) is None
-    assert summarize([]) is None
+    assert summarize_values([]) is None
     effect = effect_of([98.48], GESTURE)
     assert effect.delta == pytest.approx(98.48 - 98.182)
     assert (effect.p, effect.stars, effect.low, effect.sigmas) == (None, None, None, None)
@@ -37,7 +44,7 @@ def test_an_effect_is_welchs():
     interval = found.confidence_interval(0.95)
     assert effect.p == pytest.approx(found.pvalue)
     assert (effect.low, effect.high) == pytest.approx((interval.low, interval.high))
-    assert effect.sigmas == pytest.approx(abs(effect.delta) / summarize(GESTURE).sd)
+    assert effect.sigmas == pytest.approx(abs(effect.delta) / summarize_values(GESTURE).sd)
     assert effect.stars == "**"
     assert effect.low < effect.delta < effect.high < 0
 
@@ -85,8 +92,8 @@ def test_verdicts(paper, effect, verdict):
 def test_the_papers_value_of_the_dataset_that_a_set_stands_for():
     study = load_study("components")
     arm = study.arm("no-attention")
-    assert printed_value(study, arm, "ncaltech101")[1].delta == -3.16
-    ours, reference = summarize([75.0, 76.0, 74.5]), summarize([78.0, 79.0, 78.4])
+    assert paper_value(study, arm, "ncaltech101")[1].delta == -3.16
+    ours, reference = summarize_values([75.0, 76.0, 74.5]), summarize_values([78.0, 79.0, 78.4])
     found = compare_with_paper(study, arm, "sim-caltech101", ours, reference, effect_of(ours.values, reference.values))
     assert (found.dataset, found.counterpart, found.same_sign) == ("ncaltech101", True, True)
     assert found.within_two_sd is (abs(-3.3 + 3.16) <= 2 * math.hypot(ours.sd, reference.sd))
@@ -113,7 +120,7 @@ def test_peers_have_the_rows_of_table_1():
         ("ours", "dailydvs200", 45.74, None),
         ("spikmamba", "dvsgesture", 99.01, 0.53),
     ):
-        where, value = printed_value(study, study.arm(name), dataset)
+        where, value = paper_value(study, study.arm(name), dataset)
         assert (where, value.top1) == (dataset, accuracy)
         assert value.delta == (None if delta is None else pytest.approx(delta))
-    assert printed_value(study, study.arm("cnn-gru"), "cifar10dvs") is None
+    assert paper_value(study, study.arm("cnn-gru"), "cifar10dvs") is None

@@ -11,6 +11,7 @@ import pytest
 from raising import raises
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, VerificationError
 from ripe_mambaspike.models.accuracy import Evaluation, TrainingResult
+from ripe_mambaspike.studies import run as running
 from ripe_mambaspike.studies.adopt import adopt_runs
 from ripe_mambaspike.studies.estimate import estimate_study, run_weights
 from ripe_mambaspike.studies.measures import check_same_accuracy
@@ -28,6 +29,7 @@ RESULT = {
 }  # fmt: skip
 MEASURES = {
     "format": "ripe-measures", "version": 1, "n": 200, "device": "H200", "torch": "2", "conditions": {},
+    "measured": ["cost"],
     "cost": {"gflop": 1.0, "synaptic_operations_m": 2.0, "microjoules": 3.0, "dense_microjoules": 4.0},
 }  # fmt: skip
 
@@ -120,12 +122,17 @@ def test_latency_from_a_file(modules, tmp_path):
     results = report(modules, latency=path)
     assert results.sets[0].arm("gru").latency_ms == {"cuda": 1.25, "cpu": 30.0}
     assert (modules / "sequence-modules" / "latency.svg").exists()
-    path.write_text("[]")
-    with raises(DataError, path=path):
-        report(modules, latency=path)
+    path.write_text(json.dumps({"gestures-hard": {"cuda": {"gru": 2.5}}, "sim-cifar10": {"cuda": {"mamba": 1}}}))
+    (one,) = report(modules, latency=path).sets
+    assert [arm.latency_ms for arm in one.arms if arm.latency_ms] == [{"cuda": 2.5}]
+    for text in ("[]", '{"cuda": {"gru": "fast"}}', '{"gestures-hard": {"cuda": {"gru": 2.5}}, "cpu": {"gru": 1}}'):
+        path.write_text(text)
+        with raises(DataError, path=path):
+            report(modules, latency=path)
 
 
-def test_results_cover_earlier_calls_with_the_same_settings(modules):
+def test_results_cover_earlier_calls_with_the_same_settings(modules, monkeypatch):
+    monkeypatch.setattr(running, "draw_study", lambda results: {})  # seconds, of which this is not a test
     report(modules, arms=["gru"], seeds="0-1")
     results = report(modules, arms=["conv1d"], seeds="2")
     assert [arm.arm for arm in results.sets[0].arms] == ["mamba", "gru", "conv1d"]

@@ -202,6 +202,7 @@ def test_a_study_that_is_killed_goes_on_and_gives_the_numbers_of_training_alone(
         assert found.top1 == together.top1
         assert found.rates.layers == together.rates
         assert set(found.conditions) == {"shuffled"}
+        assert not (run.folder / "checkpoints").exists()
     before = {run.folder: json.loads((run.folder / "measures.json").read_text()) for run in plan.runs}
     run_workers(plan.runs, 1, conditions=["reversed"])  # adds what is missing, and keeps the rest
     for run in plan.runs:

@@ -52,7 +52,7 @@ class StudyCommand:
     reuse: Annotated[list[Path], option("DIR")] = field(default_factory=list)
     """Folders with finished runs of ripe train or ripe seeds, to copy those that the study needs."""
     latency: Annotated[Path | None, option("FILE")] = None
-    """A JSON file with milliseconds of a clip by device and arm, {"cuda": {"ours": 1.2}}, for the tables."""
+    """A JSON file with milliseconds of a clip, {"cuda": {"ours": 1.2}}, or such a document by set, for the tables."""
     plan: Flag = False
     """Print runs, clips and an estimate of the time, and start nothing."""
     measure: Flag = False

@@ -63,7 +63,7 @@ class PaperComparison(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
 
 
-def summarize(values: Sequence[float]) -> Summary | None:
+def summarize_values(values: Sequence[float]) -> Summary | None:
     """The statistics; None without values."""
     if not values:
         return None
@@ -99,7 +99,7 @@ def compare_with_paper(
     study: Study, arm: Arm, dataset: str, ours: Summary | None, reference: Summary | None, effect: Effect | None
 ) -> PaperComparison | None:
     """Our arm beside the paper's; None where the paper prints nothing of it."""
-    found = printed_value(study, arm, COUNTERPARTS.get(dataset))
+    found = paper_value(study, arm, COUNTERPARTS.get(dataset))
     if found is None:
         return None
     where, value = found
@@ -131,7 +131,7 @@ def judge(value: PaperValue, effect: Effect | None) -> Verdict | None:
     return "same direction" if effect.delta * value.delta > 0 else "opposite direction"
 
 
-def printed_value(study: Study, arm: Arm, counterpart: PaperSet | None) -> tuple[PaperSet, PaperValue] | None:
+def paper_value(study: Study, arm: Arm, counterpart: PaperSet | None) -> tuple[PaperSet, PaperValue] | None:
     """The paper's value on the dataset that ours stands for, or else on the first that it has one for."""
     values = _of_table_1(arm) if "table-1" in study.answers else arm.paper
     if counterpart in values:

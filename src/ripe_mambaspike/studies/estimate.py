@@ -104,7 +104,7 @@ def _measured_speeds(plan: StudyPlan, todo: Sequence[StudyRun]) -> dict[str, flo
     return found
 
 
-class _Timer(SilentCallback):
+class _StepTimes(SilentCallback):
     """Notes when each step ended."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class _Timer(SilentCallback):
 
 def measure_speed(run: StudyRun) -> float:
     """Clips a second over some steps of a run, without compiling and without validation."""
-    timer = _Timer()
+    timer = _StepTimes()
     with tempfile.TemporaryDirectory() as folder:
         try:
             stop = WARMUP_STEPS + MEASURED_STEPS

@@ -63,6 +63,7 @@ class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     device: str
     torch: str
+    measured: list[str] = []  # which of the below, also those that gave nothing
     rates: RunRates | None = None
     cost: RunCost | None = None
     clips_per_second: float | None = None
@@ -81,10 +82,8 @@ def is_measured(found: RunMeasures | None, measures: Sequence[str], conditions: 
     """Whether nothing is left to measure."""
     if found is None:
         return False
-    have = {"rates": found.rates, "cost": found.cost, "speed": found.clips_per_second}
-    return all(have[name] is not None for name in measures) and all(
-        str(parse_condition(one)) in found.conditions for one in conditions
-    )
+    under = {str(parse_condition(one)) for one in conditions}
+    return set(measures) <= set(found.measured) and under <= found.conditions.keys()
 
 
 def measure_run(
@@ -116,14 +115,15 @@ def measure_run(
     for name in (str(parse_condition(one)) for one in conditions):
         if name not in under:
             under[name] = evaluate(name).top1
-    rates = _rates(folder, again) if "rates" in measures else None if found is None else found.rates
+    done = sorted({*measures, *(found.measured if found is not None else ())})
+    rates = _rates(folder, again) if "rates" in done else None
+    speed = _speed(folder) if "speed" in done else None
     cost = found.cost if found is not None else None
-    if "cost" in measures and cost is None:
+    if "cost" in done and cost is None:
         cost = measure_cost(model, data)
-    speed = _speed(folder) if "speed" in measures else None if found is None else found.clips_per_second
     made = RunMeasures(
         top1=again.top1, n=again.n, device=describe_device(target), torch=str(torch.__version__), rates=rates,
-        cost=cost, clips_per_second=speed, conditions=under,
+        cost=cost, clips_per_second=speed, conditions=under, measured=done,
     )  # fmt: skip
     text = json.dumps(msgspec.to_builtins(made), indent=1) + "\n"
     write_file(folder / MEASURES_FILE, text.encode(), DataError)

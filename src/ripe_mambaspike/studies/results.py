@@ -12,14 +12,14 @@ import msgspec
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import commit, write_file
 from ripe_mambaspike.models.accuracy import TrainingResult
-from ripe_mambaspike.schema import read_json
+from ripe_mambaspike.schema import convert, read_json
 from ripe_mambaspike.studies.comparison import (
     Effect,
     PaperComparison,
     Summary,
     compare_with_paper,
     effect_of,
-    summarize,
+    summarize_values,
 )
 from ripe_mambaspike.studies.conditions import parse_condition
 from ripe_mambaspike.studies.measures import RunCost, RunMeasures, read_measures
@@ -28,7 +28,8 @@ from ripe_mambaspike.studies.study import COUNTERPARTS, Arm, Study
 from ripe_mambaspike.train.statistics import holm_adjusted
 
 RESULTS_FILE = "results.json"
-Latencies = Mapping[str, Mapping[str, float]]  # milliseconds of one clip, by device and arm
+Latencies = Mapping[str, Mapping[str, Mapping[str, float]]]  # milliseconds of one clip, by set, device and arm
+EVERY_SET = "*"
 
 
 class ArmResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,11 +134,17 @@ def collect_results(plan: StudyPlan, latencies: Latencies | None = None) -> Stud
         ended=len(distinct),
         failed=len(failed),
         hours=sum(one.result.seconds for one in distinct) / 3600,
-        sets=[_set_result(plan, name, ended, latencies or {}) for name in plan.sets],
+        sets=[_set_result(plan, name, ended, _of_set(latencies or {}, name)) for name in plan.sets],
     )
 
 
-def _set_result(plan: StudyPlan, name: str, ended: Sequence[_Ended], latencies: Latencies) -> SetResult:
+def _of_set(latencies: Latencies, name: str) -> Mapping[str, Mapping[str, float]]:
+    return latencies.get(name, latencies.get(EVERY_SET, {}))
+
+
+def _set_result(
+    plan: StudyPlan, name: str, ended: Sequence[_Ended], latencies: Mapping[str, Mapping[str, float]]
+) -> SetResult:
     study = plan.study
     here = [one for one in ended if one.run.set == name]
     runs = [run for run in plan.runs if run.set == name]
@@ -163,11 +170,16 @@ def _set_result(plan: StudyPlan, name: str, ended: Sequence[_Ended], latencies: 
 
 
 def _arm_result(
-    study: Study, arm: Arm, runs: Sequence[StudyRun], here: Sequence[_Ended], dataset: str, latencies: Latencies
+    study: Study,
+    arm: Arm,
+    runs: Sequence[StudyRun],
+    here: Sequence[_Ended],
+    dataset: str,
+    latencies: Mapping[str, Mapping[str, float]],
 ) -> ArmResult:
     mine = [one for one in here if one.run.arm == arm.name]
-    ours = summarize([100 * one.result.top1 for one in mine])
-    reference = summarize([100 * one.result.top1 for one in here if one.run.arm == study.reference])
+    ours = summarize_values([100 * one.result.top1 for one in mine])
+    reference = summarize_values([100 * one.result.top1 for one in here if one.run.arm == study.reference])
     effect = None
     if arm.name != study.reference:
         effect = effect_of(ours.values if ours else (), reference.values if reference else ())
@@ -189,17 +201,19 @@ def _arm_result(
         paper=compare_with_paper(study, arm, dataset, ours, reference, effect),
         parameters=mine[0].result.parameters if mine else {},
         seconds=sum(one.result.seconds for one in mine),
-        clips_per_second=summarize([one.clips_per_second for one in measured if one.clips_per_second is not None]),
-        rate=summarize([one.mean for one in rates if one.mean is not None]),
+        clips_per_second=summarize_values(
+            [one.clips_per_second for one in measured if one.clips_per_second is not None]
+        ),
+        rate=summarize_values([one.mean for one in rates if one.mean is not None]),
         rate_by_layer=[statistics.fmean(column) for column in zip(*layers, strict=True)],
-        rate_sd=summarize([one.sd_over_epochs for one in rates if one.sd_over_epochs is not None]),
+        rate_sd=summarize_values([one.sd_over_epochs for one in rates if one.sd_over_epochs is not None]),
         rate_epochs=rates[0].epochs if rates else None,
         cost=_mean_cost([one.cost for one in measured if one.cost is not None]),
         latency_ms={device: times[arm.name] for device, times in latencies.items() if arm.name in times},
         conditions={
             name: found
             for name in names
-            if (found := summarize([100 * one.conditions[name] for one in measured if name in one.conditions]))
+            if (found := summarize_values([100 * one.conditions[name] for one in measured if name in one.conditions]))
         },
         missing=[run.seed for run in left if str(run.seed) not in failed],
         failed=failed,
@@ -228,6 +242,9 @@ def read_results(path: Path) -> StudyResults:
     return read_json(path / RESULTS_FILE if path.is_dir() else path, StudyResults)
 
 
-def read_latencies(path: Path) -> dict[str, dict[str, float]]:
-    """Milliseconds by device and arm: {"cuda": {"ours": 1.2}}, from a JSON file."""
-    return read_json(path, dict[str, dict[str, float]])
+def read_latencies(path: Path) -> Latencies:
+    """Milliseconds from a JSON file, {"cuda": {"ours": 1.2}} for every set, or one such document by each set's name."""
+    found = read_json(path, dict[str, dict[str, float | dict[str, float]]])
+    by_set = {name for name, values in found.items() if any(isinstance(value, dict) for value in values.values())}
+    document = found if by_set else {EVERY_SET: found}
+    return convert(document, dict[str, dict[str, dict[str, float]]], origin=path)

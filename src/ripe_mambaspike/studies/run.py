@@ -65,7 +65,7 @@ def run_study(
     limit_s: stop after so many seconds; calling again continues
     settings: fields of every recipe, "schedule.epochs=3"
     arms: only these and the reference; `every_arm` adds those that are extra
-    latency: a JSON file with milliseconds by device and arm, for the tables
+    latency: a JSON file with milliseconds by device and arm, or by set, device and arm, for the tables
     reuse: folders with finished runs of `ripe train`, which are copied where the study needs the same ones
     report_only: run nothing, and write the results of what has ended
     watch: is called with the progress, and with every run that has ended

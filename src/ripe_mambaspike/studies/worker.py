@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import select
+import shutil
 import signal
 import sys
 import traceback
@@ -74,11 +75,12 @@ def do_task(task: RunTask, stop_requested: Callable[[], bool], report: Callable[
     from ripe_mambaspike.studies.measures import measure_run
     from ripe_mambaspike.train.recipes import recipe_from
     from ripe_mambaspike.train.run import train
+    from ripe_mambaspike.train.run_folder import CHECKPOINTS
 
     recipe, folder = recipe_from(task.recipe, f"the recipe of {task.folder}"), Path(task.folder)
     train(recipe, folder, resume=True, callback=LogCallback(report), stop_requested=stop_requested)
-    data = recipe.data
-    measure_run(folder, task.measures, task.conditions, root=data.root, device=recipe.run.device)
+    measure_run(folder, task.measures, task.conditions, root=recipe.data.root, device=recipe.run.device)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of a run that has ended: hundreds would fill a disk
 
 
 def answer_task(task: RunTask, stop_requested: Callable[[], bool], send: Callable[[Answer], None]) -> bool:
