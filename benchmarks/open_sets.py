@@ -137,6 +137,7 @@ def measure(name: str, root: Path, seconds: float, until: float, device: str, se
         "epochs_of_recipe": load_recipe(name).schedule.epochs,
         "val_top1": last.get("val_top1"),
         "best_val_top1": run.best,
+        "val_by_epoch": {row["epoch"]: round(top1, 4) for row in run.rows if (top1 := row.get("val_top1")) is not None},
         "train_top1": last.get("train_top1"),
         "train_seconds": round(time.perf_counter() - start, 1),
         "compile_seconds": round(compiled, 1),
