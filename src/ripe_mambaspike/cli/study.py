@@ -28,7 +28,7 @@ class StudyCommand:
     """
 
     name: Annotated[str, tyro.conf.Positional, option("NAME")]
-    """A study, or list, which names them all."""
+    """A study of the list or a .yaml file; "list" prints them."""
     on: Annotated[list[str], option("SET")] = field(default_factory=list)
     """The sets: names of recipes (see ripe recipes) or .yaml files. Default: the study's own."""
     seeds: Annotated[str | None, option("0-4")] = None

@@ -34,7 +34,7 @@ CAPTIONS = {
 
 
 def run_study(
-    name: str | Study,
+    name: str | Path | Study,
     on: Sequence[str] = (),
     seeds: str | Sequence[int] | None = None,
     *,
@@ -56,6 +56,7 @@ def run_study(
     Runs that have ended are not repeated, and stopped ones are resumed. The results, also of a study that is stopped,
     are in OUT/NAME. They cover all calls with these settings, so sets and seeds may be run one after the other.
 
+    name: a study of the catalog (see `list_studies`), a .yaml file, or a `Study`
     on: the sets, as names of recipes or .yaml files; the study's own by default
     seeds: "0-4", "0,2,7", or ints; the study's own by default
     root: the folder of the datasets, each in a folder of its name; data/ by default
@@ -70,7 +71,7 @@ def run_study(
     report_only: run nothing, and write the results of what has ended
     watch: is called with the progress, and with every run that has ended
     """
-    study = load_study(name) if isinstance(name, str) else name
+    study = name if isinstance(name, Study) else load_study(name)
     _check_options(num_jobs, slurm, limit_s)
     plan = plan_study(
         study, on, seeds, out=Path(out or DEFAULT_OUT), root=None if root is None else Path(root), settings=settings,

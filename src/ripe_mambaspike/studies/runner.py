@@ -27,7 +27,7 @@ from ripe_mambaspike.train.recipes import to_dict
 from ripe_mambaspike.train.threads import VARIABLE as THREADS_VARIABLE
 from ripe_mambaspike.train.threads import available_cores
 
-STOP_SECONDS = 60.0  # that a worker has for its last step and the checkpoint
+STOP_SECONDS = 30.0  # that a worker has for its last step and the checkpoint
 POLL_SECONDS = 0.5
 LOG_LINES = 5  # of a run that failed
 WORKER = (sys.executable, "-m", "ripe_mambaspike.studies.worker")

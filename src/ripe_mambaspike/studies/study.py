@@ -5,12 +5,14 @@
 
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.errors import ConfigError, short_repr
+from ripe_mambaspike.files import read_regular
 from ripe_mambaspike.schema import Document, convert, suggest
 from ripe_mambaspike.studies.conditions import parse_condition
 from ripe_mambaspike.yaml_text import parse_yaml
@@ -20,6 +22,7 @@ Text = Annotated[str, Meta(min_length=1)]
 PaperSet = Literal["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200"]
 Measure = Literal["cost", "rates", "speed"]
 GridShare = Literal["tokens", "pool"]
+MAX_STUDY_BYTES = 256 * 1024  # of a file
 COUNTERPARTS: dict[str, PaperSet] = {  # of our datasets, among the paper's
     "gestures-hard": "dvsgesture",
     "gestures-hard-small": "dvsgesture",
@@ -106,14 +109,31 @@ def list_studies() -> list[Study]:
     return sorted(map(load_study, _names()), key=lambda study: (_table(study), study.name))
 
 
-def load_study(name: str) -> Study:
-    """A study of the catalog by its name."""
+def load_study(name: str | Path) -> Study:
+    """A study of the catalog by its name, or one from a .yaml file, whose name it has."""
+    if isinstance(name, Path) or name.endswith((".yaml", ".yml")):
+        return _read_study(Path(name))
     known = _names()
     if name not in known:
-        raise ConfigError.expected("name", f"one of {', '.join(known)}", f"{name!r}{suggest(name, known)}")
+        expected = f"one of {', '.join(known)}, or a .yaml file"
+        raise ConfigError.expected("name", expected, f"{name!r}{suggest(name, known)}")
     origin = f"study '{name}'"
     text = (resources.files(__package__) / "catalog" / f"{name}.yaml").read_text("utf-8")
+    return _study_of(name, text, origin)
+
+
+def _read_study(path: Path) -> Study:
+    try:
+        text = read_regular(path, MAX_STUDY_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError.expected("name", "a study in YAML", error, path=path) from error
+    return _study_of(path.stem, text, path)
+
+
+def _study_of(name: str, text: str, origin: str | Path) -> Study:
     values = parse_yaml(text, origin)
+    if not isinstance(values, dict):
+        raise ConfigError.expected("study", "fields and their values", short_repr(values), path=origin)
     return convert({"name": name, **values}, Study, origin=origin, error=ConfigError)
 
 
