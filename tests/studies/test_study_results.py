@@ -19,6 +19,7 @@ from ripe_mambaspike.studies.plan import plan_study
 from ripe_mambaspike.studies.results import read_results
 from ripe_mambaspike.studies.run import missing_runs, run_study
 from ripe_mambaspike.studies.study import load_study
+from ripe_mambaspike.studies.study_tables import study_markdown
 from ripe_mambaspike.train.recipes import save_recipe
 
 ACCURACIES = {"mamba": [0.80, 0.82, 0.81], "gru": [0.70, 0.71, 0.72], "conv1d": [0.81, 0.80, 0.82], "none": [0.5]}
@@ -83,6 +84,27 @@ def test_the_numbers_of_every_arm(modules):
     assert gru.cost.microjoules == 3.0
 
 
+def test_a_dataset_that_the_set_does_not_stand_for_is_named(modules):
+    results = report(modules, "interface", seeds="0")
+    assert results.sets[0].arm("pooled").paper.counterpart is False
+    line = next(line for line in study_markdown(results).splitlines() if line.startswith("| pool to a quarter"))
+    assert "+4.40 (CIFAR10-DVS)" in line
+
+
+def test_measures_of_another_study_are_not_shown(modules):
+    """Table 3 asks for cost alone: rates and speed of shared runs belong to others."""
+    plan = plan_study(load_study("sequence-modules"), ["gestures-hard"], [0], out=modules)
+    rates = {"layers": [0.1, 0.2], "mean": 0.15, "sd_over_epochs": 0.001, "epochs": 10}
+    write_run(plan.runs[0], 0.8, rates=rates, clips_per_second=100.0, measured=["cost", "rates", "speed"])
+    arm = report(modules).sets[0].arm("mamba")
+    assert (arm.rate, arm.clips_per_second, arm.cost.gflop) == (None, None, 1.0)
+    plan = plan_study(load_study("neuron-mixes"), ["gestures-hard"], [0], out=modules)
+    assert plan.runs[0].folder.exists()
+    arm = report(modules, "neuron-mixes", seeds="0").sets[0].arm("csilif-silif-silif")
+    assert (arm.rate.mean, arm.rate_by_layer, arm.rate_sd.mean, arm.rate_epochs) == (0.15, [0.1, 0.2], 0.001, 10)
+    assert arm.paper.rate_sd == 0.0005
+
+
 def test_tables_have_the_same_numbers(modules):
     report(modules)
     folder = modules / "sequence-modules"
@@ -122,6 +144,8 @@ def test_latency_from_a_file(modules, tmp_path):
     results = report(modules, latency=path)
     assert results.sets[0].arm("gru").latency_ms == {"cuda": 1.25, "cpu": 30.0}
     assert (modules / "sequence-modules" / "latency.svg").exists()
+    report(modules)
+    assert not (modules / "sequence-modules" / "latency.svg").exists()
     path.write_text(json.dumps({"gestures-hard": {"cuda": {"gru": 2.5}}, "sim-cifar10": {"cuda": {"mamba": 1}}}))
     (one,) = report(modules, latency=path).sets
     assert [arm.latency_ms for arm in one.arms if arm.latency_ms] == [{"cuda": 2.5}]

@@ -184,12 +184,15 @@ def _arm_result(
     if arm.name != study.reference:
         effect = effect_of(ours.values if ours else (), reference.values if reference else ())
     measured = [one.measures for one in mine if one.measures is not None]
-    rates = [one.rates for one in measured if one.rates is not None]
+    wanted = study.measures  # another study that shares these runs may have measured more
+    rates = [one.rates for one in measured if one.rates is not None and "rates" in wanted]
+    costs = [one.cost for one in measured if one.cost is not None and "cost" in wanted]
+    speeds = [one.clips_per_second for one in measured if one.clips_per_second is not None and "speed" in wanted]
     layers = [one.layers for one in rates]
     done = {one.run.seed for one in mine}
     left = [run for run in runs if run.seed not in done]
     failed = {str(run.seed): run.error_file.read_text("utf-8", "replace") for run in left if run.error_file.exists()}
-    names = [str(parse_condition(text)) for text in study.conditions]  # another study may have measured others
+    names = [str(parse_condition(text)) for text in study.conditions]
     return ArmResult(
         arm=arm.name,
         title=arm.title,
@@ -201,14 +204,12 @@ def _arm_result(
         paper=compare_with_paper(study, arm, dataset, ours, reference, effect),
         parameters=mine[0].result.parameters if mine else {},
         seconds=sum(one.result.seconds for one in mine),
-        clips_per_second=summarize_values(
-            [one.clips_per_second for one in measured if one.clips_per_second is not None]
-        ),
+        clips_per_second=summarize_values(speeds),
         rate=summarize_values([one.mean for one in rates if one.mean is not None]),
         rate_by_layer=[statistics.fmean(column) for column in zip(*layers, strict=True)],
         rate_sd=summarize_values([one.sd_over_epochs for one in rates if one.sd_over_epochs is not None]),
         rate_epochs=rates[0].epochs if rates else None,
-        cost=_mean_cost([one.cost for one in measured if one.cost is not None]),
+        cost=_mean_cost(costs),
         latency_ms={device: times[arm.name] for device, times in latencies.items() if arm.name in times},
         conditions={
             name: found

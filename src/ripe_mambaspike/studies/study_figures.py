@@ -33,6 +33,10 @@ def draw_study(results: StudyResults) -> dict[str, dict[str, bytes]]:
 
 
 def write_figures(folder: Path, figures: dict[str, dict[str, bytes]]) -> list[Path]:
+    """Write them; those of an earlier call that have nothing to show now are removed."""
+    for name in FIGURES.keys() - figures.keys():
+        for ending in FORMATS:
+            (folder / f"{name}.{ending}").unlink(missing_ok=True)
     return [
         write_file(folder / f"{name}.{ending}", data, DataError)
         for name, images in figures.items()

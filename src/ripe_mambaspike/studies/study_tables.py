@@ -44,7 +44,8 @@ def brief_table(table: StudyTable) -> StudyTable:
 
 def accuracy_table(results: StudyResults, one: SetResult) -> StudyTable:
     """Every arm's accuracy with its interval, its difference from the reference, and the paper's."""
-    head = ["arm", "top-1 %", "n", "95 %", "Δ", "p", "p (Holm)", "|Δ| in σ", "paper", "paper's Δ", "verdict"]
+    head = ["arm", "top-1 %", "n", "95 %", "Δ", "p", "p (Holm)", "|Δ| in σ", "paper", "paper's Δ", "same sign",
+            "within 2 sd", "verdict"]  # fmt: skip
     rows = []
     for arm in one.arms:
         effect, paper = arm.effect, arm.paper
@@ -60,8 +61,10 @@ def accuracy_table(results: StudyResults, one: SetResult) -> StudyTable:
                 DASH if effect is None or effect.p_holm is None else f"{effect.p_holm:.2g}",
                 DASH if effect is None or effect.sigmas is None else f"{effect.sigmas:.1f}",
                 DASH if paper is None or paper.top1 is None else f"{paper.top1:.2f}{where}",
-                DASH if paper is None or paper.delta is None else f"{paper.delta:+.2f}",
-                DASH if paper is None or paper.verdict is None else paper.verdict + where * (paper.top1 is None),
+                DASH if paper is None or paper.delta is None else f"{paper.delta:+.2f}{where}",
+                _yes_no(paper.same_sign if paper else None),
+                _yes_no(paper.within_two_sd if paper else None),
+                DASH if paper is None or paper.verdict is None else paper.verdict + where * (paper.delta is None),
             ]
         )
     return StudyTable(_caption(one), head, rows)
@@ -105,22 +108,25 @@ def measured_table(one: SetResult) -> StudyTable:
 
 
 def conditions_table(one: SetResult) -> StudyTable:
-    """Accuracy under every condition, beside the accuracy on clips as they are."""
+    """Accuracy under every condition, one a row, below the accuracy on clips as they are."""
     names = list(dict.fromkeys(name for arm in one.arms for name in arm.conditions))
     if not names:
-        return StudyTable(f"{one.set}: conditions at test", ["arm"], [])
-    rows = [
-        [arm.title, mean_and_sd(arm.top1, 1), *(mean_and_sd(arm.conditions.get(name), 1) for name in names)]
-        for arm in one.arms
-    ]
-    return StudyTable(f"{one.set}: top-1 % under conditions at test", ["arm", "as they are", *names], rows)
+        return StudyTable(f"{one.set}: conditions at test", ["condition"], [])
+    rows = [["as they are", *(mean_and_sd(arm.top1, 1) for arm in one.arms)]]
+    rows += [[name, *(mean_and_sd(arm.conditions.get(name), 1) for arm in one.arms)] for name in names]
+    title = f"{one.set}: top-1 % under conditions at test"
+    return StudyTable(title, ["condition", *(arm.title for arm in one.arms)], rows)
 
 
 def _caption(one: SetResult) -> str:
     clips = ", ".join(f"{count:,} {split}" for split, count in one.clips.items())
     stands = f"; stands for {PAPER_NAMES.get(one.counterpart, one.counterpart)}" if one.counterpart else ""
     best = f"; {BEST_TEST_EPOCH}" if one.protocol == "paper" else ""
-    return f"{one.set}: {one.epochs} epochs{f', clips: {clips}' if clips else ''}{stands}{best}"
+    return f"{one.set}: {one.epochs} epoch{'s' * (one.epochs != 1)}{f', clips: {clips}' if clips else ''}{stands}{best}"
+
+
+def _yes_no(value: bool | None) -> str:
+    return DASH if value is None else "yes" if value else "no"
 
 
 def mean_and_sd(value: Summary | None, digits: int) -> str:
