@@ -38,6 +38,7 @@ def test_the_list(ripe):
 def test_a_plan_starts_nothing(ripe, words, tmp_path):
     result = ripe(*words, "--seeds", "0-2", "--plan", "--json")
     document = json.loads(result.out)
+    assert result.code == 0
     assert document["left"] == {"runs": 6, "clips": 6 * 22, "seconds": None, "source": document["left"]["source"]}
     assert [(run["arm"], run["seed"], run["ended"]) for run in document["runs"]][:2] == [
         ("full", 0, False),
@@ -45,6 +46,13 @@ def test_a_plan_starts_nothing(ripe, words, tmp_path):
     ]
     assert not (tmp_path / "out").exists()
     assert "6 runs, 6 left to do: 132 training clips" in ripe(*words, "--seeds", "0-2", "--plan").out
+
+
+def test_a_plan_without_data_says_how_it_is_made(ripe, tmp_path):
+    result = ripe("study", "tokens", "--root", tmp_path / "none", "--out", tmp_path, "--plan")
+    assert result.code == 0
+    assert f"ripe sim make gestures-hard --out {tmp_path}" in result.out
+    assert "12 runs, 12 left to do: an unknown number" in result.out
 
 
 @pytest.mark.slow

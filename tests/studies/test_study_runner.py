@@ -209,6 +209,14 @@ def test_a_study_that_is_killed_goes_on_and_gives_the_numbers_of_training_alone(
         now = json.loads((run.folder / "measures.json").read_text())
         assert now["conditions"].keys() == {"shuffled", "reversed"}
         assert now["rates"] == before[run.folder]["rates"]
+    result = json.loads((first / "result.json").read_text())
+    result["top1"] += 1 / result["n"]  # not what the saved network does
+    (first / "result.json").write_text(json.dumps(result))
+    (first / "measures.json").unlink()
+    (outcome,) = run_workers(plan.runs[:1], 1)
+    assert not outcome.ended
+    assert "top1" in outcome.error
+    assert not (first / "measures.json").exists()
 
 
 KILLED = """

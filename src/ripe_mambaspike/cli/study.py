@@ -102,7 +102,7 @@ class StudyCommand:
 
     def _plan(self) -> int:
         from ripe_mambaspike.studies.estimate import estimate_study
-        from ripe_mambaspike.studies.plan import plan_study
+        from ripe_mambaspike.studies.plan import missing_data, plan_study
         from ripe_mambaspike.studies.run import DEFAULT_OUT, missing_runs
         from ripe_mambaspike.studies.study import load_study
 
@@ -118,6 +118,8 @@ class StudyCommand:
             print_json({**plan.to_dict(), "left": left})
             return 0
         _show_plan(plan, {run.folder for run in todo})
+        for problem in missing_data(plan):
+            print(f"not there: {problem}")
         clips = "an unknown number of" if estimate.clips is None else f"{estimate.clips:,}"
         time = "unknown" if seconds is None else f"about {clock(seconds)} with {self.jobs or 1} at a time"
         print(f"{len(plan.distinct)} runs, {estimate.runs} left to do: {clips} training clips")
@@ -134,10 +136,19 @@ def _watcher(update: ProgressUpdate, quiet: bool) -> "Watch":
         state = f"{progress.running} running{failed}{left}"
         update(state, progress.ended, progress.total)
         if outcome is not None and not quiet:
-            how = "ended" if outcome.ended else "stopped" if outcome.error is None else f"failed: {outcome.error}"
+            how = _ended_as(outcome)
             print(f"{progress.ended}/{progress.total} {outcome.run}: {how} ({state})", file=sys.stderr, flush=True)
 
     return watch
+
+
+def _ended_as(outcome: "Outcome") -> str:
+    from ripe_mambaspike.models.accuracy import read_result
+
+    if outcome.error is not None:
+        return f"failed: {outcome.error}"
+    result = read_result(outcome.run.folder) if outcome.ended else None
+    return "stopped" if result is None else f"top-1 {100 * result.top1:.2f} %"
 
 
 def _show_plan(plan: "StudyPlan", todo: "set[Path]") -> None:

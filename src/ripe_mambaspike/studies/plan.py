@@ -216,12 +216,19 @@ def _share_setting(recipe: Recipe, what: str, share: float) -> str:
 
 def check_data(plan: StudyPlan) -> None:
     """Raise unless the data of every set is there, with the command that makes it."""
-    seen: set[tuple[str | None, str]] = set()
-    for run in plan.distinct:
-        data = run.recipe.data
-        if (where := (data.root, data.dataset)) not in seen:
-            seen.add(where)
+    for problem in missing_data(plan):
+        raise problem
+
+
+def missing_data(plan: StudyPlan) -> list[DataError]:
+    """For every set without its data, the error that says how it is made."""
+    found = []
+    for data in {(run.recipe.data.root, run.recipe.data.dataset): run.recipe.data for run in plan.runs}.values():
+        try:
             open_data(data)
+        except DataError as error:
+            found.append(error)
+    return found
 
 
 def training_clips(run: StudyRun) -> int | None:
