@@ -165,7 +165,7 @@ def test_results_cover_earlier_calls_with_the_same_settings(modules, monkeypatch
     assert results.planned == 6
     again = run_study("sequence-modules", out=modules, report_only=True)  # no options: what was asked before
     assert [arm.seeds for arm in again.sets[0].arms] == [[0, 1, 2], [0, 1], [2]]
-    other = report(modules, arms=["gru"], settings=["schedule.epochs=59"])
+    other = report(modules, arms=["gru"], settings=["schedule.epochs=999"])
     assert [arm.arm for arm in other.sets[0].arms] == ["mamba", "gru"]
     assert other.ended == 0
 
