@@ -84,6 +84,19 @@ def test_the_numbers_of_every_arm(modules):
     assert gru.cost.microjoules == 3.0
 
 
+def test_a_run_that_was_not_evaluated_again_does_not_count(modules):
+    plan = plan_study(load_study("sequence-modules"), ["gestures-hard"], [0, 1, 2], out=modules)
+    first, second, _ = (run for run in plan.runs if run.arm == "gru")
+    (first.folder / "measures.json").unlink()
+    write_run(second, 0.71)
+    (second.folder / "measures.json").write_text(json.dumps({**MEASURES, "top1": 0.715}))
+    second.error_file.write_text("top1: expected 142 of 200 clips, got 143")
+    results = report(modules)
+    gru = results.sets[0].arm("gru")
+    assert (gru.top1.n, gru.seeds, gru.missing, list(gru.failed)) == (1, [2], [0], ["1"])
+    assert (results.ended, results.failed) == (8, 2)
+
+
 def test_a_dataset_that_the_set_does_not_stand_for_is_named(modules):
     results = report(modules, "interface", seeds="0")
     assert results.sets[0].arm("pooled").paper.counterpart is False

@@ -15,7 +15,7 @@ from typing import Any
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.models.accuracy import TrainingResult, read_result
+from ripe_mambaspike.models.accuracy import TrainingResult
 from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.studies.study import Arm, Study
@@ -237,8 +237,3 @@ def training_clips(run: StudyRun) -> int | None:
         return int(open_data(run.recipe.data).describe()["train"]) * run.recipe.schedule.epochs
     except DataError:
         return None
-
-
-def read_ended(run: StudyRun) -> TrainingResult | None:
-    """The result of a run, whatever data is there now."""
-    return read_result(run.folder)

@@ -11,7 +11,7 @@ import msgspec
 
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import commit, write_file
-from ripe_mambaspike.models.accuracy import TrainingResult
+from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.schema import convert, read_json
 from ripe_mambaspike.studies.comparison import (
     Effect,
@@ -23,7 +23,7 @@ from ripe_mambaspike.studies.comparison import (
 )
 from ripe_mambaspike.studies.conditions import parse_condition
 from ripe_mambaspike.studies.measures import RunCost, RunMeasures, read_measures
-from ripe_mambaspike.studies.plan import StudyPlan, StudyRun, read_ended
+from ripe_mambaspike.studies.plan import StudyPlan, StudyRun
 from ripe_mambaspike.studies.study import COUNTERPARTS, Arm, Study
 from ripe_mambaspike.train.statistics import holm_adjusted
 
@@ -105,18 +105,24 @@ class StudyResults(msgspec.Struct, frozen=True, kw_only=True):
 class _Ended(msgspec.Struct, frozen=True):
     run: StudyRun
     result: TrainingResult
-    measures: RunMeasures | None
+    measures: RunMeasures
+
+
+def _read_ended(run: StudyRun) -> _Ended | None:
+    """A run counts when its saved network was evaluated again with the same result."""
+    result, measures = read_result(run.folder), read_measures(run.folder)
+    if result is None or measures is None or (result.top1, result.n) != (measures.top1, measures.n):
+        return None
+    return _Ended(run, result, measures)
 
 
 def collect_results(plan: StudyPlan, latencies: Latencies | None = None) -> StudyResults:
-    """Of all runs that have ended."""
+    """Of all runs that have ended and were evaluated again with the same result."""
     study = plan.study
-    ended = [
-        _Ended(run, result, read_measures(run.folder)) for run in plan.runs if (result := read_ended(run)) is not None
-    ]
-    distinct = {one.run.folder: one for one in ended}.values()
-    failed = [run for run in plan.distinct if run.error_file.exists() and read_ended(run) is None]
-    devices = {one.measures.device for one in distinct if one.measures is not None}
+    ended = [one for run in plan.runs if (one := _read_ended(run)) is not None]
+    distinct = {one.run.folder: one for one in ended}
+    failed = [run for run in plan.distinct if run.error_file.exists() and run.folder not in distinct]
+    devices = {one.measures.device for one in distinct.values()}
     return StudyResults(
         study=study.name,
         title=study.title,
@@ -128,12 +134,12 @@ def collect_results(plan: StudyPlan, latencies: Latencies | None = None) -> Stud
         settings=list(plan.settings),
         written=time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         commit=commit(),
-        trained_at=sorted({one.result.commit for one in distinct if one.result.commit}),
+        trained_at=sorted({one.result.commit for one in distinct.values() if one.result.commit}),
         devices=sorted(devices),
         planned=len(plan.distinct),
         ended=len(distinct),
         failed=len(failed),
-        hours=sum(one.result.seconds for one in distinct) / 3600,
+        hours=sum(one.result.seconds for one in distinct.values()) / 3600,
         sets=[_set_result(plan, name, ended, _of_set(latencies or {}, name)) for name in plan.sets],
     )
 
@@ -183,7 +189,7 @@ def _arm_result(
     effect = None
     if arm.name != study.reference:
         effect = effect_of(ours.values if ours else (), reference.values if reference else ())
-    measured = [one.measures for one in mine if one.measures is not None]
+    measured = [one.measures for one in mine]
     wanted = study.measures  # another study that shares these runs may have measured more
     rates = [one.rates for one in measured if one.rates is not None and "rates" in wanted]
     costs = [one.cost for one in measured if one.cost is not None and "cost" in wanted]
