@@ -65,6 +65,7 @@ PRINTED = {  # beginning of a command → what it prints
     "ripe sim make": r"(synthgesture|gestures-hard): 44 clips of 11 classes",
     "ripe stream": r"[\d,]+ predictions",
     "ripe table 6": r"105\.4558 .* 19 agree as printed and 0 differ",
+    "ripe study list": r"components .* table-2",
     "ripe train": r"top-1 [\d.]+ % of \d+ folder test clips",
 }
 

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from ripe_mambaspike.report.figures.draw import draw_figure as draw_figure
     from ripe_mambaspike.report.paper import write_paper as write_paper
     from ripe_mambaspike.studies.claims import run_claims as run_claims
+    from ripe_mambaspike.studies.run import run_study as run_study
+    from ripe_mambaspike.studies.study import list_studies as list_studies
     from ripe_mambaspike.studies.tables.make import paper_table as paper_table
     from ripe_mambaspike.train.recipes import list_recipes as list_recipes
     from ripe_mambaspike.train.recipes import load_recipe as load_recipe
@@ -94,6 +96,8 @@ _MODULES = {  # module → the names it brings to the top level
     "report.paper": ("write_paper",),
     "studies.claims": ("run_claims",),
     "studies.tables.make": ("paper_table",),
+    "studies.run": ("run_study",),
+    "studies.study": ("list_studies",),
     "train.recipes": ("list_recipes", "load_recipe"),
     "train.run": ("train",),
     "train.seeds": ("train_seeds",),

@@ -28,6 +28,7 @@ from ripe_mambaspike.cli.seeds import SeedsCommand
 from ripe_mambaspike.cli.serve import ServeCommand
 from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
+from ripe_mambaspike.cli.study import StudyCommand
 from ripe_mambaspike.cli.table import TableCommand
 from ripe_mambaspike.cli.train import TrainCommand, complete_resume, gather_settings
 from ripe_mambaspike.errors import ConfigError, RipeError
@@ -52,6 +53,7 @@ COMMANDS = {
     "sim": (SIM_COMMANDS, "Simulate recordings, and fit the simulated camera to real ones."),
     "stream": StreamCommand,
     "table": TableCommand,
+    "study": StudyCommand,
     "train": TrainCommand,
 }
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command

@@ -67,7 +67,7 @@ def run_local(commands: Sequence[Command], jobs: int, report: Report) -> list[Ru
         return _outcome(run, code)
 
     outcomes: dict[SeedRun, RunOutcome] = {}
-    with _interrupted_by_terminate(), ThreadPoolExecutor(jobs) as pool:
+    with interrupted_by_terminate(), ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(run_one, run, words) for run, words in commands}
         try:
             while waiting:
@@ -86,7 +86,7 @@ def run_local(commands: Sequence[Command], jobs: int, report: Report) -> list[Ru
 
 
 @contextmanager
-def _interrupted_by_terminate() -> Iterator[None]:
+def interrupted_by_terminate() -> Iterator[None]:
     """Inside, SIGTERM acts as Ctrl-C, so that no run keeps using its folder in the background."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -183,16 +183,16 @@ def _outcome(run: SeedRun, code: int) -> RunOutcome:
         return RunOutcome(run, None, str(error))
     if code == 0 and result is not None:
         return RunOutcome(run, result)
-    last = _last_line(run.log)
+    last = next(iter(last_lines(run.log, 1)), "")
     ended = f"exit code {code}" if code else f"no {RESULT_FILE}"
     return RunOutcome(run, None, f"{ended}: {last}" if last else ended)
 
 
-def _last_line(log: Path) -> str:
-    """The last line that a run printed."""
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines that a run printed; of a progress bar, its last state."""
     try:
         lines = log.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
     except OSError:
-        return ""
+        return []
     lines = [line.split("\r")[-1].strip() for line in lines]
-    return next((line.removeprefix("ripe: ") for line in reversed(lines) if line), "")
+    return [line.removeprefix("ripe: ") for line in lines if line][-count:]

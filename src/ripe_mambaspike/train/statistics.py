@@ -30,6 +30,14 @@ class WelchTest:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """A 95 % interval by Student's t."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class PooledAccuracy:
     """Accuracy over all folds of one seed, in percent; top5 is None for five classes or fewer."""
 
@@ -60,6 +68,38 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | N
         found = ttest_ind(first, second, equal_var=False)
     difference = statistics.fmean(first) - statistics.fmean(second)
     return WelchTest(difference, float(found.statistic), float(found.df), float(found.pvalue))
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """The 95 % interval of the mean; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    half = _t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return Interval(mean - half, mean + half)
+
+
+def difference_interval(test: WelchTest) -> Interval:
+    """The 95 % interval of the difference that a test is about; t = difference / its standard error."""
+    half = abs(_t_quantile(test.freedom) * test.difference / test.t) if test.t else math.inf
+    return Interval(test.difference - half, test.difference + half)
+
+
+def holm_adjusted(values: Sequence[float | None]) -> list[float | None]:
+    """p-values of several tests, adjusted by Holm's method; None stays None and counts for no test."""
+    known = sorted((value, index) for index, value in enumerate(values) if value is not None)
+    adjusted: list[float | None] = [None] * len(values)
+    largest = 0.0
+    for rank, (value, index) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * value))
+        adjusted[index] = largest
+    return adjusted
+
+
+def _t_quantile(freedom: float) -> float:
+    from scipy.stats import t  # here: it takes half a second to import
+
+    return float(t.ppf(0.975, freedom))
 
 
 def pool_results(results: Sequence[TrainingResult]) -> PooledAccuracy:

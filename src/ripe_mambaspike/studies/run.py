@@ -1,0 +1,161 @@
+"""`run_study`: the function behind `ripe study`."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.files import make_folder, write_file
+from ripe_mambaspike.studies.adopt import adopt_runs
+from ripe_mambaspike.studies.estimate import run_weights
+from ripe_mambaspike.studies.measures import is_measured, read_measures
+from ripe_mambaspike.studies.plan import StudyPlan, StudyRun, check_data, plan_study
+from ripe_mambaspike.studies.requests import StudyRequest, requested_plan
+from ripe_mambaspike.studies.results import StudyResults, collect_results, read_latencies, write_results
+from ripe_mambaspike.studies.runner import Watch, run_on_slurm, run_workers
+from ripe_mambaspike.studies.study import Study, load_study
+from ripe_mambaspike.studies.study_figures import draw_study, write_figures
+from ripe_mambaspike.studies.study_tables import NOTE, set_tables, study_csv, study_facts, study_markdown
+from ripe_mambaspike.templating import render_page
+from ripe_mambaspike.train.seeds import MAX_JOBS
+
+DEFAULT_OUT = Path("runs") / "studies"
+PAGE_FILE, SHEET_FILE, CSV_FILE = "index.html", "table.md", "table.csv"
+CAPTIONS = {
+    "accuracy": "Accuracy of every arm: mean, 95 % interval, and each seed. Red: the reference.",
+    "effects": "The difference from the reference with its 95 % interval, and the one that the paper prints.",
+    "curve": "Mean ± standard deviation over the seeds.",
+    "conditions": "Accuracy under conditions at test; mean ± standard deviation over the seeds.",
+    "parameters": "Accuracy against deployed parameters.",
+    "latency": "Accuracy against the latency of one clip.",
+    "rates": "Accuracy against the mean firing rate on test clips.",
+    "energy": "Accuracy against the energy of one clip, at the measured rates.",
+}
+
+
+def run_study(
+    name: str | Path | Study,
+    on: Sequence[str] = (),
+    seeds: str | Sequence[int] | None = None,
+    *,
+    root: str | Path | None = None,
+    out: str | Path | None = None,
+    num_jobs: int | None = None,
+    slurm: Sequence[str] = (),
+    limit_s: float | None = None,
+    settings: Sequence[str] = (),
+    arms: Sequence[str] = (),
+    every_arm: bool = False,
+    latency: str | Path | None = None,
+    reuse: Sequence[str | Path] = (),
+    report_only: bool = False,
+    watch: Watch = lambda progress, outcome: None,
+) -> StudyResults:
+    """Train every arm of a study on every set with every seed, measure the networks, and write tables and figures.
+
+    Runs that have ended are not repeated, and stopped ones are resumed. The results, also of a study that is stopped,
+    are in OUT/NAME. They cover all calls with these settings, so sets and seeds may be run one after the other.
+
+    name: a study of the catalog (see `list_studies`), a .yaml file, or a `Study`
+    on: the sets, as names of recipes or .yaml files; the study's own by default
+    seeds: "0-4", "0,2,7", or ints; the study's own by default
+    root: the folder of the datasets, each in a folder of its name; data/ by default
+    out: the folder of runs and results, shared by all studies; runs/studies by default
+    num_jobs: runs at a time on this machine
+    slurm: instead, a partition and "key=value" options of submitit
+    limit_s: stop after so many seconds; calling again continues
+    settings: fields of every recipe, "schedule.epochs=3"
+    arms: only these and the reference; `every_arm` adds those that are extra
+    latency: a JSON file with milliseconds by device and arm, or by set, device and arm, for the tables
+    reuse: folders with finished runs of `ripe train`, which are copied where the study needs the same ones
+    report_only: run nothing, and write the results of what has ended
+    watch: is called with the progress, and with every run that has ended
+    """
+    study = name if isinstance(name, Study) else load_study(name)
+    _check_options(num_jobs, slurm, limit_s)
+    plan = plan_study(
+        study, on, seeds, out=Path(out or DEFAULT_OUT), root=None if root is None else Path(root), settings=settings,
+        arms=arms, every_arm=every_arm,
+    )  # fmt: skip
+    latencies = None if latency is None else read_latencies(Path(latency))
+    adopt_runs(plan, [Path(folder) for folder in reuse])
+    todo = [] if report_only else missing_runs(plan)
+    if todo:
+        check_data(plan)
+    try:
+        make_folder(plan.folder)
+    except OSError as error:
+        raise InputError.expected("out", "a folder that can be written", error, path=plan.folder) from error
+    asked = StudyRequest(
+        sets=tuple(on), seeds=plan.seeds, arms=tuple(arms), every_arm=every_arm, settings=tuple(settings)
+    )
+    narrow = report_only and not (on or seeds or arms or every_arm or settings)
+    everything = requested_plan(plan, None if narrow else asked)
+    try:
+        if todo:
+            _run_missing(plan, todo, num_jobs or 1, slurm, limit_s, watch)
+    finally:
+        results = collect_results(everything, latencies)
+        write_outputs(plan.folder, results)
+    return results
+
+
+def _run_missing(
+    plan: StudyPlan, todo: list[StudyRun], num_jobs: int, slurm: Sequence[str], limit_s: float | None, watch: Watch
+) -> None:
+    study = plan.study
+    already = len(plan.distinct) - len(todo)
+    if slurm:
+        run_on_slurm(
+            todo, plan.folder, slurm, measures=study.measures, conditions=study.conditions, already=already, watch=watch
+        )
+        return
+    run_workers(
+        todo, num_jobs, measures=study.measures, conditions=study.conditions, limit_s=limit_s,
+        weights=run_weights(plan, todo), already=already, watch=watch,
+    )  # fmt: skip
+
+
+def missing_runs(plan: StudyPlan) -> list[StudyRun]:
+    """The runs that have not ended, or of which something is not measured yet."""
+    ended, study = plan.finished(), plan.study
+    return [
+        run
+        for run in plan.distinct
+        if run.folder not in ended or not is_measured(read_measures(run.folder), study.measures, study.conditions)
+    ]
+
+
+def write_outputs(folder: Path, results: StudyResults) -> list[Path]:
+    """results.json, table.md, table.csv, the figures and the page."""
+    figures = draw_study(results)
+    page = render_page(
+        "ripe_mambaspike.studies",
+        "study.html",
+        style="study.css",
+        script="study.js",
+        images="data:",
+        results=results,
+        facts=study_facts(results),
+        note=NOTE,
+        captions=CAPTIONS,
+        figures={name: base64.b64encode(images["svg"]).decode() for name, images in figures.items()},
+        tables=[table for one in results.sets for table in set_tables(results, one)],
+    )
+    return [
+        write_results(folder, results),
+        write_file(folder / SHEET_FILE, study_markdown(results).encode()),
+        write_file(folder / CSV_FILE, study_csv(results).encode()),
+        *write_figures(folder, figures),
+        write_file(folder / PAGE_FILE, page),
+    ]
+
+
+def _check_options(num_jobs: int | None, slurm: Sequence[str], limit_s: float | None) -> None:
+    if num_jobs is not None and not 1 <= num_jobs <= MAX_JOBS:
+        raise ConfigError.expected("jobs", f"an int from 1 to {MAX_JOBS}", num_jobs)
+    if slurm and (num_jobs is not None or limit_s is not None):
+        given = "jobs" if num_jobs is not None else "limit"
+        raise ConfigError.expected(given, f"either --{given} or --slurm", "both")
+    if limit_s is not None and not limit_s > 0:
+        raise ConfigError.expected("limit", "seconds above 0", limit_s)

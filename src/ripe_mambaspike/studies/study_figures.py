@@ -1,0 +1,224 @@
+"""The figures of a study, each as SVG and PDF: accuracies, effects beside the paper's, curves, conditions, costs."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.files import write_file
+from ripe_mambaspike.studies.conditions import LABELS, parse_condition
+from ripe_mambaspike.studies.results import ArmResult, SetResult, StudyResults
+
+Drawing = Callable[[StudyResults, Sequence[SetResult]], dict[str, bytes]]
+FORMATS = ("svg", "pdf")
+OURS, OTHERS, PAPER = "tab:red", "tab:blue", "black"
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "ripe",
+    "svg.fonttype": "path",
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
+
+
+def draw_study(results: StudyResults) -> dict[str, dict[str, bytes]]:
+    """The figures that the results have numbers for: {name: {"svg": …, "pdf": …}}."""
+    drawn = {}
+    for name, draw in FIGURES.items():
+        sets = [one for one in results.sets if any(True for _ in _points(results, one, name))]
+        if sets:
+            drawn[name] = draw(results, sets)
+    return drawn
+
+
+def write_figures(folder: Path, figures: dict[str, dict[str, bytes]]) -> list[Path]:
+    """Write them; those of an earlier call that have nothing to show now are removed."""
+    for name in FIGURES.keys() - figures.keys():
+        for ending in FORMATS:
+            (folder / f"{name}.{ending}").unlink(missing_ok=True)
+    return [
+        write_file(folder / f"{name}.{ending}", data, DataError)
+        for name, images in figures.items()
+        for ending, data in images.items()
+    ]
+
+
+def _points(results: StudyResults, one: SetResult, figure: str) -> Iterator[ArmResult]:
+    """The arms of a set that a figure has something to show of."""
+    for arm in one.arms:
+        shown = {
+            "accuracy": arm.top1 is not None,
+            "effects": bool(arm.effect and arm.paper and arm.paper.delta is not None),
+            "curve": results.axis is not None and arm.top1 is not None,
+            "conditions": bool(arm.conditions),
+            "parameters": arm.top1 is not None and "deployed" in arm.parameters,
+            "latency": arm.top1 is not None and bool(arm.latency_ms),
+            "rates": arm.top1 is not None and arm.rate is not None,
+            "energy": arm.top1 is not None and arm.cost is not None,
+        }[figure]
+        if shown:
+            yield arm
+
+
+def _images(rows: int, columns: int, size: tuple[float, float], draw: Callable[[Any], None]) -> dict[str, bytes]:
+    """A figure of panels in both formats; the same numbers give the same bytes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(rows, columns, figsize=(size[0] * columns, size[1] * rows), squeeze=False)
+        try:
+            draw(axes)
+            figure.tight_layout()
+            made = {}
+            for ending in FORMATS:
+                file = io.BytesIO()
+                nothing = {"Date": None} if ending == "svg" else {"CreationDate": None, "ModDate": None}
+                figure.savefig(file, format=ending, metadata=nothing)
+                made[ending] = file.getvalue()
+        finally:
+            plt.close(figure)
+    return made
+
+
+def _draw_accuracy(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+    """Mean, 95 % interval and every seed of each arm."""
+    most = max(len(one.arms) for one in sets)
+
+    def draw(axes: Any) -> None:
+        for axis, one in zip(axes[0], sets, strict=True):
+            arms = list(_points(results, one, "accuracy"))[::-1]
+            for y, arm in enumerate(arms):
+                assert arm.top1 is not None
+                color = OURS if arm.arm == results.reference else OTHERS
+                axis.plot(arm.top1.values, [y] * arm.top1.n, ".", color=color, alpha=0.4)
+                axis.errorbar(arm.top1.mean, y, xerr=_interval_bars(arm), fmt="o", color=color, capsize=3)
+            axis.set_yticks(range(len(arms)), [f"{arm.title} ({arm.top1.n})" for arm in arms if arm.top1])
+            axis.set(xlabel="top-1, % (n seeds, 95 % interval)", title=one.set)
+
+    return _images(1, len(sets), (5.4, 1.2 + 0.32 * most), draw)
+
+
+def _draw_effects(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+    """The difference of each arm from the reference beside the one that the paper prints."""
+    most = max(len(one.arms) for one in sets)
+
+    def draw(axes: Any) -> None:
+        for axis, one in zip(axes[0], sets, strict=True):
+            arms = list(_points(results, one, "effects"))[::-1]
+            for y, arm in enumerate(arms):
+                effect, paper = arm.effect, arm.paper
+                assert effect is not None
+                assert paper is not None
+                bars = None if effect.low is None or effect.high is None else [
+                    [effect.delta - effect.low], [effect.high - effect.delta]
+                ]  # fmt: skip
+                axis.errorbar(effect.delta, y, xerr=bars, fmt="o", color=OTHERS, capsize=3, label="here" * (y == 0))
+                axis.plot(paper.delta, y, "x", color=PAPER, label="paper" * (y == 0))
+            axis.axvline(0, color="gray", linewidth=0.8)
+            axis.set_yticks(range(len(arms)), [arm.title for arm in arms])
+            axis.set(xlabel="difference from the reference, pp (95 %)", title=one.set)
+            axis.legend(*_named(axis))
+
+    return _images(1, len(sets), (5.4, 1.4 + 0.32 * most), draw)
+
+
+def _draw_curve(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+    """Accuracy over the axis of the study and, where it was measured, the firing rate."""
+    with_rates = any(arm.rate is not None for one in sets for arm in one.arms)
+
+    def draw(axes: Any) -> None:
+        for one in sets:
+            arms = sorted(_points(results, one, "curve"), key=lambda arm: arm.x or 0.0)
+            _line(axes[0][0], [(arm.x, arm.top1) for arm in arms], one.set)
+            if with_rates:
+                _line(axes[0][1], [(arm.x, arm.rate) for arm in arms if arm.rate is not None], one.set)
+        for axis, label in zip(axes[0], ("top-1, %", "mean firing rate"), strict=False):
+            axis.set(xlabel=results.axis, ylabel=label, xscale="log" if results.log_axis else "linear")
+            axis.legend(*_named(axis))
+
+    return _images(1, 2 if with_rates else 1, (5.0, 3.6), draw)
+
+
+def _line(axis: Any, points: Sequence[tuple[float | None, Any]], label: str) -> None:
+    xs, ys = [x for x, _ in points], [found.mean for _, found in points]
+    bars = [found.sd or 0.0 for _, found in points]
+    axis.errorbar(xs, ys, yerr=bars, fmt="o-", capsize=3, label=label)
+
+
+def _draw_conditions(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+    """A panel for each kind of condition and each set; the first point is the accuracy on clips as they are."""
+    names = dict.fromkeys(name for one in sets for arm in one.arms for name in arm.conditions)
+    kinds = list(dict.fromkeys(parse_condition(name).kind for name in names))
+
+    def draw(axes: Any) -> None:
+        for row, one in zip(axes, sets, strict=True):
+            for axis, kind in zip(row, kinds, strict=True):
+                for arm in _points(results, one, "conditions"):
+                    _draw_condition(axis, kind, arm)
+                axis.set(title=f"{one.set}: {kind}", xlabel=LABELS[kind], ylabel="top-1, %")
+            row[-1].legend(*_named(row[-1]), fontsize=7)
+
+    return _images(len(sets), len(kinds), (4.0, 3.2), draw)
+
+
+def _draw_condition(axis: Any, kind: str, arm: ArmResult) -> None:
+    found = {parse_condition(name): value for name, value in arm.conditions.items()}
+    levels = sorted((one.level or 0.0, value) for one, value in found.items() if one.kind == kind)
+    if arm.top1 is not None:
+        whole = 1.0 if kind == "shortened" else 0.0
+        levels = sorted([*levels, (whole, arm.top1)], key=lambda pair: pair[0])
+    if all(one.level is None for one in found if one.kind == kind):  # an order of time: with it, and without
+        levels = [(index, value) for index, (_, value) in enumerate(reversed(levels))]
+        axis.set_xticks([0, 1], ["as they are", kind])
+    _line(axis, levels, arm.title)
+
+
+def _scatter(figure: str, label: str, value: Callable[[ArmResult], float], log: bool) -> Drawing:
+    """Accuracy against a cost, one panel a set."""
+
+    def draw_figure(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+        def draw(axes: Any) -> None:
+            for axis, one in zip(axes[0], sets, strict=True):
+                for arm in _points(results, one, figure):
+                    assert arm.top1 is not None
+                    color = OURS if arm.arm == results.reference else OTHERS
+                    x = value(arm)
+                    axis.errorbar(x, arm.top1.mean, yerr=arm.top1.sd or 0, fmt="o", color=color, capsize=2)
+                    axis.annotate(arm.arm, (x, arm.top1.mean), (4, 3), textcoords="offset points", fontsize=7)
+                axis.set(xscale="log" if log else "linear", xlabel=label, ylabel="top-1, %", title=one.set)
+
+        return _images(1, len(sets), (5.4, 3.8), draw)
+
+    return draw_figure
+
+
+def _interval_bars(arm: ArmResult) -> list[list[float]] | None:
+    top1 = arm.top1
+    if top1 is None or top1.low is None or top1.high is None:
+        return None
+    return [[top1.mean - top1.low], [top1.high - top1.mean]]
+
+
+def _named(axis: Any) -> tuple[list[Any], list[str]]:
+    pairs = [(handle, label) for handle, label in zip(*axis.get_legend_handles_labels(), strict=True) if label]
+    return [handle for handle, _ in pairs], [label for _, label in pairs]
+
+
+def _latency(arm: ArmResult) -> float:
+    return arm.latency_ms.get("cuda", next(iter(arm.latency_ms.values())))
+
+
+FIGURES: dict[str, Drawing] = {
+    "accuracy": _draw_accuracy,
+    "effects": _draw_effects,
+    "curve": _draw_curve,
+    "conditions": _draw_conditions,
+    "parameters": _scatter("parameters", "deployed parameters, M", lambda arm: arm.parameters["deployed"] / 1e6, True),
+    "latency": _scatter("latency", "latency of one clip, ms", _latency, True),
+    "rates": _scatter("rates", "mean firing rate", lambda arm: arm.rate.mean if arm.rate else 0.0, False),
+    "energy": _scatter("energy", "energy of a clip, µJ", lambda arm: arm.cost.microjoules if arm.cost else 0.0, True),
+}
