@@ -24,7 +24,19 @@ GESTURE, CIFAR, CALTECH, DAILY, MNIST = (
 SEEDS: dict[str, list[float]] = _TABLES["seeds"]
 ABLATION: dict[str, tuple[list[float], list[str]]] = _TABLES["ablation"]
 MIXES: list[tuple[tuple[str, ...], float]] = [(tuple(mix), accuracy) for mix, accuracy in _TABLES["mixes"]]
+SEQUENCE: dict[str, list[tuple[float, float | None]]] = {
+    arm: [(mean, deviation) for mean, deviation in cells] for arm, cells in _TABLES["sequence"].items()
+}
+TOP5: dict[str, float] = _TABLES["top5"]
+TRAINED_ON: dict[str, str] = _TABLES["trained_on"]
+DATASETS = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200")
 
 
 def printed_row(table: tuple[PrintedRow, ...], method: str = OURS) -> PrintedRow:
     return next(entry for entry in table if entry.method == method)
+
+
+def hyperparameter(name: str, dataset: str) -> float:
+    """A value of Table 9 (hyperparameters): the dataset's own, or the default."""
+    values: dict[str, float] = _TABLES["hyperparameters"][name]
+    return values.get(dataset, values["default"])
