@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.models.registry import list_models as list_models
     from ripe_mambaspike.nn.calibrate import recalibrate as recalibrate
     from ripe_mambaspike.report import write_report as write_report
+    from ripe_mambaspike.studies.check_run import check_run as check_run
     from ripe_mambaspike.studies.claims import run_claims as run_claims
     from ripe_mambaspike.train.recipes import list_recipes as list_recipes
     from ripe_mambaspike.train.recipes import load_recipe as load_recipe
@@ -87,6 +88,7 @@ _MODULES = {  # module → the names it brings to the top level
     "models.registry": ("create_model", "list_models"),
     "nn.calibrate": ("recalibrate",),
     "report": ("write_report",),
+    "studies.check_run": ("check_run",),
     "studies.claims": ("run_claims",),
     "train.recipes": ("list_recipes", "load_recipe"),
     "train.run": ("train",),
