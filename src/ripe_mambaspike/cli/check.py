@@ -54,7 +54,7 @@ class CheckCommand:
 
     def _check_claims(self) -> int:
         from ripe_mambaspike import run_claims
-        from ripe_mambaspike.studies.claims.errata import errata_page, summarize
+        from ripe_mambaspike.studies.claims.errata import errata_page, summarize_claims
 
         for name in ("recordings", "root", "store", "clips"):
             if getattr(self, name) is not None:
@@ -64,7 +64,7 @@ class CheckCommand:
         if self.markdown:
             print(errata_page(claims), end="")
         elif self.json:
-            print_json({"summary": summarize(claims), "claims": [c.to_dict() for c in self._chosen(claims)]})
+            print_json({"summary": summarize_claims(claims), "claims": [c.to_dict() for c in self._chosen(claims)]})
         else:
             out = console()
             _show(out, self._chosen(claims))
@@ -73,7 +73,7 @@ class CheckCommand:
 
     def _check_run(self, run: Path) -> int:
         from ripe_mambaspike import check_run
-        from ripe_mambaspike.studies.claims.errata import summarize
+        from ripe_mambaspike.studies.claims.errata import summarize_claims
 
         if self.markdown:
             raise ConfigError("--markdown: expected none with RUN, got one", field="--markdown")
@@ -84,7 +84,7 @@ class CheckCommand:
             )
         if self.json:
             document = found.to_dict() | {"claims": [claim.to_dict() for claim in self._chosen(found.claims)]}
-            print_json({"summary": summarize(found.claims), **document})
+            print_json({"summary": summarize_claims(found.claims), **document})
             return 0
         out = console()
         out.print(f"{found.network}, on {found.clips}", soft_wrap=True, markup=False)
@@ -113,17 +113,17 @@ def _show(out: "Console", shown: "Sequence[Claim]") -> None:
 
 
 def _summary(out: "Console", claims: "Sequence[Claim]") -> None:
-    from ripe_mambaspike.studies.claims.errata import summarize
+    from ripe_mambaspike.studies.claims.errata import summarize_claims
 
-    found = summarize(claims)
+    found = summarize_claims(claims)
     out.print(f"\n{found['total']} claims: {found['holds']} hold, {found['differs']} differ", highlight=False)
+    split = (
+        f", of them {found['errata_causes']} errata ({found['errata']} claims that the paper's own print decides), "
+        f"{found['measured_causes']} measured here ({found['measured']} claims)"
+    )
     if found["differs"]:
-        out.print(
-            f"{found['causes']} distinct causes: {found['errata_causes']} errata ({found['errata']} claims decided by "
-            f"what the paper prints), {found['measured_causes']} measured here ({found['measured']} claims)",
-            highlight=False,
-            soft_wrap=True,
-        )
+        shown = f"distinct causes: {found['causes']}" + (split if found["errata"] else "")
+        out.print(shown, highlight=False, soft_wrap=True)
 
 
 def _mark(verdict: str) -> str:

@@ -92,7 +92,8 @@ def _test_clips(folder: Path, root: str | Path | None, store: str | None, count:
     data = open_data_for(folder, labels, data_settings_of(folder, labels, root=root, store=store))
     test = split_of(data, "test")
     chosen = [index * len(test) // min(count, len(test)) for index in range(min(count, len(test)))]
-    return [test.clip(index)[0] for index in chosen], f"{len(chosen)} test clips of {data.settings.dataset}"
+    shown = f"{len(chosen)} test clip{'s' if len(chosen) > 1 else ''} of {data.settings.dataset}"
+    return [test.clip(index)[0] for index in chosen], shown
 
 
 def _recipe_of(folder: Path) -> Recipe | None:

@@ -25,9 +25,9 @@ from ripe_mambaspike.studies.claims.stage_counts import stage_count_claims
 from ripe_mambaspike.studies.claims.tdm import tdm_claims
 from ripe_mambaspike.studies.claims.totals import total_claims
 from ripe_mambaspike.studies.claims.variants import variant_claims
-from ripe_mambaspike.studies.claims.verdict import Claim, Kind, Verdict, causes
+from ripe_mambaspike.studies.claims.verdict import Claim, Kind, Verdict, distinct_causes
 
-__all__ = ["GROUPS", "Claim", "Kind", "Verdict", "causes", "run_claims"]
+__all__ = ["GROUPS", "Claim", "Kind", "Verdict", "distinct_causes", "run_claims"]
 
 GROUPS: dict[str, Callable[[], Iterable[Claim]]] = {
     "fusion": fusion_claims,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ripe_mambaspike.studies.claims.verdict import Claim, causes
+from ripe_mambaspike.studies.claims.verdict import Claim, distinct_causes
 
 HEAD = """# Errata
 
@@ -10,13 +10,13 @@ What the paper says and what does not hold, by cause. Written by `ripe check --m
 
 {counts}
 
-An **erratum** is decided by what the paper prints: two of its numbers, a number and a formula, or a sentence and a table
-do not agree. Anyone can repeat it with the paper alone. What was **measured** needs this software: a network that is
-built, counted or run. Whether the text or the number is the wrong one of two is said where it is known.
+An **erratum** is decided by what the paper prints: two of its numbers, a number and a formula, or a sentence and a
+table do not agree. Anyone can repeat it with the paper alone. What was **measured** needs this software: a network that
+is built, counted or run. Whether the text or the number is the wrong one of two is said where it is known.
 """
 
 
-def summarize(claims: Sequence[Claim]) -> dict[str, int]:
+def summarize_claims(claims: Sequence[Claim]) -> dict[str, int]:
     """How many claims hold and differ, and how many distinct causes are behind those that differ."""
     differing = [claim for claim in claims if claim.verdict == "differs"]
     errata = [claim for claim in differing if claim.is_erratum]
@@ -28,15 +28,15 @@ def summarize(claims: Sequence[Claim]) -> dict[str, int]:
         "printed": sum(claim.kind == "printed" for claim in claims),
         "errata": len(errata),
         "measured": len(measured),
-        "causes": len(causes(differing)),
-        "errata_causes": len(causes(errata)),
-        "measured_causes": len(causes(measured)),
+        "causes": len(distinct_causes(differing)),
+        "errata_causes": len(distinct_causes(errata)),
+        "measured_causes": len(distinct_causes(measured)),
     }
 
 
 def errata_page(claims: Sequence[Claim]) -> str:
     """The Markdown page: first the errata, then what was measured, one section for each cause."""
-    found = summarize(claims)
+    found = summarize_claims(claims)
     counts = (
         f"{found['total']} claims were tried, {found['printed']} of them on what the paper prints alone. "
         f"{found['differs']} differ, for {found['causes']} distinct causes: {found['errata_causes']} errata "
@@ -46,7 +46,9 @@ def errata_page(claims: Sequence[Claim]) -> str:
     for title, erratum in (("Errata", True), ("Measured", False)):
         chosen = [claim for claim in claims if claim.verdict == "differs" and claim.is_erratum == erratum]
         parts.append(f"\n## {title}\n")
-        parts += [_section(cause, [claim for claim in chosen if claim.cause == cause]) for cause in causes(chosen)]
+        parts += [
+            _section(cause, [claim for claim in chosen if claim.cause == cause]) for cause in distinct_causes(chosen)
+        ]
     return "".join(parts)
 
 

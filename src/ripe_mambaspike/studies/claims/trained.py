@@ -37,7 +37,7 @@ class TrainedNetwork:
 
 
 @dataclass
-class Seen:
+class _Seen:
     """Means over the clips, and extremes."""
 
     rates: Tensor = field(default_factory=lambda: torch.zeros(len(LAYERS), dtype=torch.float64))
@@ -53,13 +53,13 @@ def trained_claims(network: TrainedNetwork) -> tuple[list[Claim], list[str]]:
     notes: list[str] = []
     with eval_mode(network.model):
         seen = _observe(network)
-    claims = list(chain(_filters(network.model, notes), _gap(network, seen, notes), _rates(seen)))
-    claims += chain(_hull(network.model, seen, notes), _poles(network.model, notes), _energy(network.model, seen, notes))
-    return claims, notes
+    model = network.model
+    parts = (_filters(model, notes), _gap(network, seen, notes), _rates(seen), _hull(model, seen, notes))
+    return list(chain(*parts, _poles(model, notes), _energy(model, seen, notes))), notes
 
 
-def _observe(network: TrainedNetwork) -> Seen:
-    model, seen = network.model, Seen()
+def _observe(network: TrainedNetwork) -> _Seen:
+    model, seen = network.model, _Seen()
     for clip in network.clips:
         x = clip[None]
         out = model.run(x, observe=("spikes", "attention"))
@@ -90,7 +90,7 @@ def _outside(stage: Any, spikes: Tensor, attention: Tensor) -> float:
     return found / scale if scale > 0 else found
 
 
-def coefficients(model: RipeMambaSpike) -> list[Tensor]:
+def _coefficients(model: RipeMambaSpike) -> list[Tensor]:
     """λ of both filters of each stage [C_in + C]; empty without temporal filters."""
     stages: list[Any] = list(model.stages)
     found = [[conv.coefficient for conv in (stage.first_conv, stage.second_conv)] for stage in stages]
@@ -98,7 +98,7 @@ def coefficients(model: RipeMambaSpike) -> list[Tensor]:
 
 
 def _filters(model: RipeMambaSpike, notes: list[str]) -> Iterator[Claim]:
-    found = coefficients(model)
+    found = _coefficients(model)
     if len(found) != len(model.stages):
         notes.append("The network has no temporal filters: λ by depth was not checked.")
         return
@@ -111,7 +111,7 @@ def _filters(model: RipeMambaSpike, notes: list[str]) -> Iterator[Claim]:
     yield fact("trained.tdm.deepest", f"mean |λ| {deepest:.3f}", deepest <= NEAR_IDENTITY)
 
 
-def _gap(network: TrainedNetwork, seen: Seen, notes: list[str]) -> Iterator[Claim]:
+def _gap(network: TrainedNetwork, seen: _Seen, notes: list[str]) -> Iterator[Claim]:
     gaps = network.gaps
     if gaps:
         peak = max(gaps)
@@ -133,7 +133,7 @@ def at_most(id: str, ours: float) -> Claim:
     return fact(id, f"{ours:.4g}", ours <= value or rounds_to(ours, paper))
 
 
-def _rates(seen: Seen) -> Iterator[Claim]:
+def _rates(seen: _Seen) -> Iterator[Claim]:
     rates = seen.rates.tolist()
     low, high = RATES
     for layer, rate in zip(LAYERS, rates, strict=True):
@@ -145,7 +145,7 @@ def _rates(seen: Seen) -> Iterator[Claim]:
     yield fact("trained.rates.depth", shown, max(stages[1:]) < stages[0])
 
 
-def _hull(model: RipeMambaSpike, seen: Seen, notes: list[str]) -> Iterator[Claim]:
+def _hull(model: RipeMambaSpike, seen: _Seen, notes: list[str]) -> Iterator[Claim]:
     stages: list[Any] = list(model.stages)
     limit = 100 * torch.finfo(model.dtype).eps  # V is summed over up to a few hundred channels
     if not all(isinstance(stage.attention, MembraneAttention) for stage in stages):
@@ -170,7 +170,7 @@ def _poles(model: RipeMambaSpike, notes: list[str]) -> Iterator[Claim]:
     yield fact("trained.stable", f"largest |α| {max(sizes):.6f}", max(sizes) < 1)
 
 
-def _energy(model: RipeMambaSpike, seen: Seen, notes: list[str]) -> Iterator[Claim]:
+def _energy(model: RipeMambaSpike, seen: _Seen, notes: list[str]) -> Iterator[Claim]:
     if not model.config.tdm:
         notes.append("The network has no temporal filters, so no pair of kernels: its energy was not checked.")
         return

@@ -46,7 +46,7 @@ class Claim:
         return dataclasses.asdict(self)
 
 
-def causes(claims: Iterable[Claim]) -> list[str]:
+def distinct_causes(claims: Iterable[Claim]) -> list[str]:
     """The distinct causes of those that differ, in their order."""
     return list(dict.fromkeys(claim.cause for claim in claims if claim.verdict == "differs"))
 
