@@ -54,6 +54,15 @@ OF_GESTURES: dict[str, dict[str, Any]] = {
     "harder": {"clutter": 7, "noise_hz": 5.0, "angle": 60.0, "distance": 2.5},
     "half-the-clips": {"train": 550},
     "twice-the-clips": {"train": 2200},
+    "milder": {
+        "train": 2200,
+        "speed": 1.4,
+        "distance": 1.5,
+        "angle": 30.0,
+        "clutter": 3,
+        "shake": 0.2,
+        "noise_hz": 1.0,
+    },
 }
 WARM_STEPS, TIMED_STEPS = 8, 24  # before the clock starts, and those that are timed
 
@@ -137,6 +146,7 @@ def measure(name: str, root: Path, seconds: float, until: float, device: str, se
         "epochs_of_recipe": load_recipe(name).schedule.epochs,
         "val_top1": last.get("val_top1"),
         "best_val_top1": run.best,
+        "val_by_epoch": {row["epoch"]: round(top1, 4) for row in run.rows if (top1 := row.get("val_top1")) is not None},
         "train_top1": last.get("train_top1"),
         "train_seconds": round(time.perf_counter() - start, 1),
         "compile_seconds": round(compiled, 1),

@@ -10,17 +10,19 @@ the others. Accuracy is that of the epoch chosen on validation clips, on test cl
 """
 
 import argparse
+import gc
 import json
 import math
+import multiprocessing
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -29,16 +31,24 @@ from ripe_mambaspike.data.loading import BinnedDataset, load_dataset
 from ripe_mambaspike.models.accuracy import read_result
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import list_models, model_config
-from ripe_mambaspike.train.recipes import load_recipe
+from ripe_mambaspike.train.callback import SilentCallback, TrainingStopped
+from ripe_mambaspike.train.checkpoint import BestEpoch
+from ripe_mambaspike.train.history import Row
+from ripe_mambaspike.train.recipes import load_recipe, with_settings
+from ripe_mambaspike.train.run import train
 
 SETS = ("sim-cifar10", "sim-caltech101", "gestures-hard")
 OURS = "ours"  # the network that the recipe names
-LEFT_OUT = ("c3d", "tsm")  # video networks of 27 and 24 M parameters, for DailyDVS-200
+NETWORK = "cifar10dvs"  # under which it is timed; the recipes' three differ in their classes alone
+LEFT_OUT = (  # forms that their authors made for larger inputs; of each network there is one left for small ones
+    "c3d", "tsm", "mamba-spike", "plif-net", "plif-net-cifar10dvs",
+)  # fmt: skip
+VARIANTS = ("spikmamba-256", "spikepool-large")
 PRECISIONS = {"cpu": "float32", "cuda": "bfloat16"}  # of latency
+STEP_BATCH = 128  # clips of a timed training step
 CLIPS = 16  # on which operations and energy are measured
 COLUMNS = ("network", "top-1, %", "n", "training M", "deployed M", "GFLOP", "SOP, M", "µJ", "GPU ms", "CPU ms",
            "training clips/s")  # fmt: skip
-STOP_SECONDS = 20  # that a run has for its last checkpoint
 
 
 @dataclass(frozen=True)
@@ -50,49 +60,73 @@ class Job:
     def folder(self, out: Path) -> Path:
         return out / "runs" / self.dataset / self.network / f"seed-{self.seed}"
 
-    def command(self, data: Path, out: Path, settings: list[str]) -> list[str]:
+    def settings(self, data: Path, more: list[str]) -> list[str]:
         own = [] if self.network == OURS else [f"model.name={self.network}"]
-        fields = [f"data.root={data / self.dataset}", f"run.seed={self.seed}", *own, *settings]
-        folder = str(self.folder(out))
-        return [sys.executable, "-m", "ripe_mambaspike", "train", self.dataset, "--out", folder, "--resume", "auto",
-                "--no-report", "--set", *fields]  # fmt: skip
+        return [f"data.root={data / self.dataset}", f"run.seed={self.seed}", *own, *more]
 
 
 def networks() -> list[str]:
-    """Ours first, then every other architecture under the names it is registered by."""
+    """Ours first, then every other architecture under the names it is registered by; variants of one come last."""
     ours = model_config("dvsgesture").architecture
     others = [name for name in list_models() if model_config(name).architecture != ours and name not in LEFT_OUT]
-    return [OURS, *others]
+    return [OURS, *sorted(others, key=lambda name: name in VARIANTS)]
+
+
+class LoggedRun(SilentCallback):
+    """Writes the lines of a run to its log."""
+
+    def __init__(self, log: TextIO) -> None:
+        self.log = log
+
+    def on_message(self, text: str) -> None:
+        print(text, file=self.log, flush=True)
+
+    def on_epoch_end(self, row: Row, best: BestEpoch | None) -> None:
+        print(json.dumps(row), file=self.log, flush=True)
+
+
+def run_job(job: Job, data: Path, out: Path, settings: list[str], end: float) -> str | None:
+    """Train one network in this process, until `end` at most; returns what went wrong."""
+    folder = job.folder(out)
+    if time.time() > end:
+        return "stopped"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.log").open("a") as log:
+        try:
+            recipe = with_settings(load_recipe(job.dataset), job.settings(data, settings))
+            train(recipe, folder, resume=True, callback=LoggedRun(log), stop_requested=lambda: time.time() > end)
+            if not (kept := cost_file(job, out)).exists():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps(cost_of(folder, test_clips(job.dataset, data))))
+        except TrainingStopped:
+            return "stopped"
+        except Exception as error:  # what a network does wrong must not end the others
+            print(f"{type(error).__name__}: {error}", file=log)
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    return None
 
 
 def run_all(jobs: list[Job], data: Path, out: Path, at_once: int, limit: float, settings: list[str]) -> list[Job]:
     """Run what has not ended, several at once, until the time is over; returns what failed."""
-    end = time.monotonic() + limit
+    started, end = time.time(), time.time() + limit
     waiting = [job for job in jobs if read_result(job.folder(out)) is None]
     print(f"{len(jobs) - len(waiting)} of {len(jobs)} runs have ended", flush=True)
-    running: dict[Job, subprocess.Popen[bytes]] = {}
-    failed = []
-    while (waiting or running) and time.monotonic() < end:
-        while waiting and len(running) < at_once:
-            job = waiting.pop(0)
-            job.folder(out).parent.mkdir(parents=True, exist_ok=True)
-            log = (job.folder(out).parent / f"seed-{job.seed}.log").open("ab")
-            running[job] = subprocess.Popen(job.command(data, out, settings), stdout=log, stderr=subprocess.STDOUT)
-        for job, process in list(running.items()):
-            if process.poll() is not None:
-                del running[job]
-                found = read_result(job.folder(out))
-                if found is None:
-                    failed.append(job)
-                print(f"{job.dataset} {job.network} seed {job.seed}: {found.top1 if found else 'failed'}", flush=True)
-        time.sleep(0.2)
-    for process in running.values():
-        process.send_signal(signal.SIGINT)
-    for process in running.values():
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    failed: list[Job] = []
+    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn")) as pool:
+        begun = {pool.submit(run_job, job, data, out, settings, end): job for job in waiting}
+        for future in as_completed(begun):
+            job, error = begun[future], future.result()
+            if error == "stopped":
+                continue
+            if error is not None:
+                failed.append(job)
+            found = read_result(job.folder(out))
+            answer = error or (found.top1 if found else "no result")
+            print(f"{time.time() - started:.0f} s: {job.dataset} {job.network} seed {job.seed}: {answer}", flush=True)
     return failed
 
 
@@ -105,17 +139,13 @@ def test_clips(dataset: str, data: Path) -> torch.Tensor:
     return torch.stack([binned[index][0] for index in range(min(CLIPS, len(binned)))])
 
 
-def row_of(dataset: str, network: str, seeds: list[int], data: Path | None, out: Path) -> dict[str, Any] | None:
+def row_of(dataset: str, network: str, seeds: list[int], out: Path) -> dict[str, Any] | None:
     """What is known of a network on a set; None if no run has ended."""
     folders = [Job(dataset, network, seed).folder(out) for seed in seeds]
     results = [found for folder in folders if (found := read_result(folder)) is not None]
     if not results:
         return None
-    kept = out / "costs" / f"{dataset}-{network}.json"
-    if not kept.exists() and data is not None:
-        folder = next(folder for folder in folders if read_result(folder) is not None)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(cost_of(folder, test_clips(dataset, data))))
+    kept = cost_file(Job(dataset, network, seeds[0]), out)
     top1 = [100 * one.top1 for one in results]
     return {
         "set": dataset,
@@ -124,9 +154,13 @@ def row_of(dataset: str, network: str, seeds: list[int], data: Path | None, out:
         "top1": statistics.fmean(top1),
         "sd": statistics.stdev(top1) if len(top1) > 1 else None,
         "parameters": results[0].parameters,
-        "clips_per_second": statistics.median(speed for folder in folders for speed in _speeds(folder)),
         **(json.loads(kept.read_text()) if kept.exists() else {}),
     }
+
+
+def cost_file(job: Job, out: Path) -> Path:
+    """Where the costs of a network are kept: those of the run that ends first."""
+    return out / "costs" / f"{job.dataset}-{job.network}.json"
 
 
 def cost_of(folder: Path, clips: torch.Tensor) -> dict[str, Any]:
@@ -142,31 +176,29 @@ def cost_of(folder: Path, clips: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def _speeds(folder: Path) -> list[float]:
-    """Clips a second of every epoch but the first, in which kernels are compiled."""
-    path = folder / "log.csv"
-    if not path.exists():
-        return []
-    head, *rows = [line.split(",") for line in path.read_text().splitlines()]
-    column = head.index("samples_per_second")
-    return [float(row[column]) for row in rows[1:] or rows if row[column]]
+def bench(out: Path, kind: str, device: str, names: list[str], size: tuple[int, int], run: bool) -> dict[str, float]:
+    """Milliseconds of one clip (`infer`) or of a training step (`train`) by network; kept in OUT, measured with `run`.
 
-
-def latencies(out: Path, device: str, names: list[str], in_size: int, time_steps: int) -> dict[str, float]:
-    """Milliseconds of one clip, captured, by network; kept in OUT/latency-DEVICE.json."""
-    kept = out / f"latency-{device}-{in_size}-{time_steps}.json"
+    size: the side and the time steps. All networks in one process, and each alone where one of them fails.
+    """
+    kept = out / f"{kind}-{device}-{size[0]}-{size[1]}.json"
     found: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
-    for name in names:
-        if name in found:
+    missing = [name for name in names if name not in found] if run else []
+    for group in (missing, *([name] for name in missing)):
+        if not group or group[0] in found:
             continue
-        words = ["bench", "infer", "--models", "dvsgesture" if name == OURS else name, "--batches", "1", "--json",
-                 "--device", device, "--precision", PRECISIONS[device], "--in-size", str(in_size),
-                 "--time-steps", str(time_steps)]  # fmt: skip
+        batch = ["--batches", "1"] if kind == "infer" else ["--batch", str(STEP_BATCH), "--no-reference"]
+        models = [NETWORK if name == OURS else name for name in group]
+        words = ["bench", kind, "--models", *models, *batch, "--precision", PRECISIONS[device], "--json",
+                 "--device", device, "--in-size", str(size[0]), "--time-steps", str(size[1])]  # fmt: skip
         done = subprocess.run([sys.executable, "-m", "ripe_mambaspike", *words], capture_output=True, text=True)
         if done.returncode:
-            print(f"latency of {name}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+            print(f"{kind} of {', '.join(group)}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
             continue
-        found[name] = json.loads(done.stdout)["rows"][0]["captured"]["median_ms"]
+        for name, row in zip(group, json.loads(done.stdout)["rows"], strict=True):
+            times = row.get("captured", row["plain"])
+            if "median_ms" in times:
+                found[name] = times["median_ms"]
         kept.write_text(json.dumps(found, indent=1))
     return found
 
@@ -194,8 +226,8 @@ def _markdown(row: dict[str, Any]) -> str:
     spread = "" if row["sd"] is None else f" ± {row['sd']:.1f}"
     counts = (f"{row['parameters'][form] / 1e6:.3f}" for form in ("training", "deployed"))
     cells = (row["network"], f"{row['top1']:.1f}{spread}", str(row["n"]), *counts, number("gflop"),
-             number("synaptic_operations_m"), number("microjoules"), number("cuda_ms"), number("cpu_ms"),
-             f"{row['clips_per_second']:.0f}")  # fmt: skip
+             number("synaptic_operations_m"), number("microjoules"), number("cuda_infer_ms"), number("cpu_infer_ms"),
+             f"{1e3 * STEP_BATCH / step:.0f}" if (step := row.get("cuda_train_ms")) else "–")  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
@@ -219,7 +251,7 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
                 x = (
                     row["parameters"]["deployed"] / 1e6
                     if name == "parameters"
-                    else row.get("cuda_ms", row.get("cpu_ms"))
+                    else row.get("cuda_infer_ms") or row.get("cpu_infer_ms")
                 )
                 if x is None:
                     continue
@@ -243,7 +275,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at once")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no run goes on")
     parser.add_argument("--set", nargs="*", default=[], help="fields of every recipe, such as schedule.epochs=10")
-    parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--time", nargs="*", default=[], choices=("cpu", "cuda"), help="measure latency there")
+    parser.add_argument("--report", action="store_true", help="train nothing")
     given = parser.parse_args()
     jobs = [Job(one, net, seed) for seed in given.seeds for one in given.sets for net in given.networks]
     failed: list[Job] = []
@@ -256,15 +289,15 @@ def main() -> None:
     for dataset in given.sets:
         settings = load_recipe(dataset).data
         side = settings.grid[0] if settings.grid else 128
-        by_device = {
-            device: latencies(given.out, device, given.networks, side, settings.time_steps)
-            for device in ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))
-            if not given.report
+        size = (side, settings.time_steps)
+        timed = {
+            f"{device}_{kind}_ms": bench(given.out, kind, device, given.networks, size, device in given.time)
+            for device, kind in (("cpu", "infer"), ("cuda", "infer"), ("cuda", "train"))
         }
         for network in given.networks:
-            row = row_of(dataset, network, given.seeds, given.data, given.out)
+            row = row_of(dataset, network, given.seeds, given.out)
             if row is not None:
-                rows.append({**row, **{f"{device}_ms": found.get(network) for device, found in by_device.items()}})
+                rows.append({**row, **{name: found.get(network) for name, found in timed.items()}})
     missing = sum(read_result(job.folder(given.out)) is None for job in jobs)
     write_report(given.out, rows, f"{len(jobs) - missing} of {len(jobs)} runs have ended.")
     print(f"{len(jobs) - missing} of {len(jobs)} runs have ended, {len(failed)} failed: {given.out / 'peers.md'}")

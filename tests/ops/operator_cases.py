@@ -266,10 +266,10 @@ def cast(i, dtype, device="cpu"):
     return to("", i)
 
 
-def evaluate(name, i, run=None, only=None, device="cpu"):
+def evaluate(name, i, run=None, only=None, device="cpu", seed=None):
     """(outputs, gradients) by name: of the reference in float64, or of the operator in a run's precision.
 
-    Gradients of one fixed random combination of all outputs, or of the one output `only`.
+    Gradients of one fixed random combination of all outputs, or of the one output `only`; `seed` makes another one.
     """
     operator = OPERATORS[name]
     i = cast(i, torch.float64, device) if run is None else cast(i, run.dtype, run.device)
@@ -289,7 +289,7 @@ def evaluate(name, i, run=None, only=None, device="cpu"):
     likes = operator.fake(i)
     likes = dict(zip(names, (likes,) if isinstance(likes, torch.Tensor) else likes, strict=True))
     outputs = {one: out for one, out in outputs.items() if isinstance(out, torch.Tensor) and likes[one].numel()}
-    grads = _gradients(run, outputs, leaves, only) if leaves else {}
+    grads = _gradients(run, outputs, leaves, only, seed) if leaves else {}
     if run is not None:
         for one, out in outputs.items():
             hard = one == "spikes" and not given.get("relaxed", True)
@@ -299,11 +299,12 @@ def evaluate(name, i, run=None, only=None, device="cpu"):
     return {one: out.detach().cpu() for one, out in outputs.items()}, grads
 
 
-def _gradients(run, outputs, leaves, only):
+def _gradients(run, outputs, leaves, only, seed):
     chosen = []
     for name, out in outputs.items():
         if only in (None, name) and not (name == "spikes" and "grad_proxy" in outputs):
-            cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(len(name))).bfloat16()
+            generator = torch.Generator().manual_seed(len(name) if seed is None else seed)
+            cotangent = torch.randn(out.shape, generator=generator).bfloat16()
             chosen.append((out, cotangent.to(out.device, out.dtype)))
     with kernels("plain" if run is None else run.backend):
         found = torch.autograd.grad(
@@ -322,13 +323,14 @@ def relative(given, expected):
     return (given.double() - expected.double()).abs().max().item() / scale
 
 
-def check(name, i, run, tolerance=None, only=None):
+def check(name, i, run, tolerance=None, only=None, seed=None):
     """The operator's outputs and gradients are its reference's; returns both."""
 
     def bound(one):
         return run.tolerance(name, one) if tolerance is None else tolerance
 
-    (outputs, grads), (wanted, wanted_grads) = evaluate(name, i, run, only), evaluate(name, i, None, only, run.device)
+    outputs, grads = evaluate(name, i, run, only, seed=seed)
+    wanted, wanted_grads = evaluate(name, i, None, only, run.device, seed)
     assert outputs.keys() == wanted.keys()
     for one, given in outputs.items():
         assert given.shape == wanted[one].shape, one

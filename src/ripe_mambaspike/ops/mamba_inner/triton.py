@@ -8,7 +8,7 @@ from ripe_mambaspike.ops.mamba_inner.triton_conv import convolve_backward, convo
 from ripe_mambaspike.ops.mamba_inner.triton_scan import ScanInputs, groups_of, scan, scan_backward
 from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import Sizes, cut_of, sizes_of
 
-MIN_TOKENS = 16  # tokens
+MIN_TOKENS = 32  # tokens
 
 
 def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,9 @@ mean c = W_V r (r: the spikes' rates), so the mixture is kept without it: M = (G
     A = c + (φ(Q) M − ε c) / (φ(Q)·k + ε).
 
 Only the difference from the mean is rounded then; the same holds for the gradients, which are differences.
-While G is summed the rates are not known yet: in float32 the spikes of the first position are subtracted, which gives
-zero if all positions agree, and the remainder is subtracted at the end. In bfloat16 nothing is subtracted, and the
-tensor cores also sum over positions, which avoids moving data between threads.
+While G is summed the rates are not known yet: in float32 their estimate from the first positions is subtracted, so that
+what is summed is already a difference, and the remainder is subtracted at the end. In bfloat16 nothing is subtracted,
+and the tensor cores also sum over positions, which avoids moving data between threads.
 Without a state the first step has no spikes before it: the T − 1 *later* steps are computed, [B·(T − 1), ...].
 """
 
@@ -40,6 +40,7 @@ from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div
 
 BUSY_STEPS = 64  # with at least as many, small programs fill the GPU
 BUSY_PROGRAMS = 1920
+ESTIMATED_FROM = tl.constexpr(32)  # positions of which the rates are estimated
 
 
 class KeyMixture(NamedTuple):
@@ -100,13 +101,15 @@ def _mean_value(rates, weight):
 
 
 @triton.jit
-def _spike_offset(before, like, channels, C: tl.constexpr):
-    """The offset subtracted from spikes: those of the first position; zero in bfloat16, whose products are coarser."""
+def _spike_offset(before, like, positions, channels, C: tl.constexpr):
+    """The offset subtracted from spikes: the rates of the first positions; zero in bfloat16, whose sums are coarser."""
     if like.dtype.element_ty == tl.float32:
-        first = load_row(before, channels, C)
+        rows = tl.arange(0, ESTIMATED_FROM)
+        spikes = load_tile(before, rows, positions, channels, C).to(tl.float32)
+        offset = tl.div_rn(tl.sum(spikes, 1), tl.minimum(positions, ESTIMATED_FROM) * 1.0)
     else:
-        first = tl.zeros(channels.shape, tl.float32)
-    return first
+        offset = tl.zeros(channels.shape, tl.float32)
+    return offset
 
 
 @triton.jit
@@ -136,7 +139,7 @@ def _gather(
     here = potential + pair.to(tl.int64) * positions * C
     before = spikes + source.to(tl.int64) * positions * C
     weight = load_matrix(key, channels, channels, C)
-    first = _spike_offset(before, potential, channels, C)
+    offset = _spike_offset(before, potential, positions, channels, C)
     total = tl.zeros([WIDTH, WIDTH], tl.float32)
     key_sums = tl.zeros([WIDTH, SIDE], tl.float32)
     spike_sums = tl.zeros([SIDE, WIDTH], tl.float32)
@@ -149,7 +152,7 @@ def _gather(
             features = tl.where((rows < positions)[None, :], features, 0.0)
             key_sums += tl.sum(features, 1)[:, None]
             spike_sums += tl.sum(s, 1)[None, :]
-            total = tl.dot(features, tl.trans(s - first[:, None]), total, input_precision=PRECISION)
+            total = tl.dot(features, tl.trans(s - offset[:, None]), total, input_precision=PRECISION)
         else:  # tensor cores sum over positions as well, so no data moves between threads
             features = features.to(u.dtype)
             met = tl.where(rows < positions, 1.0, 0.0).to(u.dtype)
@@ -161,7 +164,7 @@ def _gather(
     if SINGLE:
         rates = tl.div_rn(spike_sum, positions * 1.0)
         weight = load_matrix(value, channels, channels, C)
-        product = _without_mean(total, key_sum, rates - first, weight, PRECISION)
+        product = _without_mean(total, key_sum, rates - offset, weight, PRECISION)
         store_matrix(mixed + later.to(tl.int64) * C * C, channels, channels, product, C)
         store_row(sums + later * 3 * C, channels, key_sum, C)
         store_row(sums + (later * 3 + 1) * C, channels, rates, C)
@@ -171,7 +174,7 @@ def _gather(
         store_row(sums + slot * 2 * C, channels, key_sum, C)
         store_row(sums + (slot * 2 + 1) * C, channels, spike_sum, C)
     if SINGLE and KEEP:
-        total += key_sum[:, None] * first[None, :]
+        total += key_sum[:, None] * offset[None, :]
     if KEEP or not SINGLE:
         slot = later.to(tl.int64) * tl.num_programs(1) + chunk
         store_matrix(gathered + slot * C * C, channels, channels, total, C)
@@ -197,15 +200,15 @@ def _mix(
         key_sum += load_row(partial_sums + slot * 2 * C, rows, C)
         spike_sum += load_row(partial_sums + (slot * 2 + 1) * C, channels, C)
     _, source = _step_and_source(later, steps, SHIFTED)
-    first = _spike_offset(spikes + source.to(tl.int64) * positions * C, mixed, channels, C)
+    offset = _spike_offset(spikes + source.to(tl.int64) * positions * C, mixed, positions, channels, C)
     rates = tl.div_rn(spike_sum, positions * 1.0)
     weight = load_matrix(value, channels, channels, C)
-    product = _without_mean(total, key_sum, rates - first, weight, PRECISION)
+    product = _without_mean(total, key_sum, rates - offset, weight, PRECISION)
     store_matrix(mixed + later.to(tl.int64) * C * C, rows, channels, product, C)
     store_row(sums + later * 3 * C, rows, key_sum, C)
     if tl.program_id(1) == 0:
         store_row(sums + (later * 3 + 1) * C, channels, rates, C)
         store_row(sums + (later * 3 + 2) * C, channels, _mean_value(rates, weight), C)
     if KEEP:
-        total += key_sum[:, None] * first[None, :]
+        total += key_sum[:, None] * offset[None, :]
         store_matrix(gathered + later.to(tl.int64) * C * C, rows, channels, total, C)
