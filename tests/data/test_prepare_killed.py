@@ -119,7 +119,6 @@ def test_killed(digits, driver, uninterrupted, at, when, noted):
     go_on(digits, uninterrupted, kept)
 
 
-@pytest.mark.slow
 def test_killed_again_and_again(digits, driver, uninterrupted):
     """Every run is killed two files further on than the last; each goes on where that one was."""
     home, kept = digits / ".ripe" / "nmnist-600", {}
