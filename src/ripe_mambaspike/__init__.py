@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.report import write_report as write_report
     from ripe_mambaspike.report.figures.draw import draw_figure as draw_figure
     from ripe_mambaspike.report.paper import write_paper as write_paper
+    from ripe_mambaspike.studies.check_run import check_run as check_run
     from ripe_mambaspike.studies.claims import run_claims as run_claims
     from ripe_mambaspike.studies.run import run_study as run_study
     from ripe_mambaspike.studies.study import list_studies as list_studies
@@ -94,6 +95,7 @@ _MODULES = {  # module → the names it brings to the top level
     "report": ("write_report",),
     "report.figures.draw": ("draw_figure",),
     "report.paper": ("write_paper",),
+    "studies.check_run": ("check_run",),
     "studies.claims": ("run_claims",),
     "studies.tables.make": ("paper_table",),
     "studies.run": ("run_study",),

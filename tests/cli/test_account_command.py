@@ -86,6 +86,16 @@ def test_the_baselines(ripe, name):
     assert ripe("account", name, "--in-size", "34", "--time-steps", "3").code == 0
 
 
+@pytest.mark.parametrize(("name", "spikes"), [("event-mlp", 0), ("frame-cnn", 0), ("mamba-spike-pooled", 3)])
+def test_a_network_without_spikes_has_no_spiking_part(ripe, name, spikes):
+    words = ("account", name, "--in-size", "34", "--time-steps", "3")
+    document = read(ripe(*words, "--json"))
+    assert document["spiking_layers"] == spikes
+    shown = ripe(*words).out
+    assert ("spiking part" in shown) == bool(spikes)
+    assert ("with additions" in shown) == bool(spikes)
+
+
 def test_the_text_shows_the_totals(ripe, small_words):
     document = read(ripe("account", "nmnist", *small_words, "--json"))
     result = ripe("account", "nmnist", *small_words)

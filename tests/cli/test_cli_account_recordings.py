@@ -17,7 +17,7 @@ from ripe_mambaspike.models.labels import Labels, save_labels
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5, "in_size": 16, "num_classes": 4}
 KEYS = {
-    "model", "config", "counted_at", "parameters", "flops", "weight_bytes", "energy", "dual_kernel",
+    "model", "config", "spiking_layers", "counted_at", "parameters", "flops", "weight_bytes", "energy", "dual_kernel",
     "dual_kernel_bytes", "operations", "recordings",
 }  # fmt: skip
 

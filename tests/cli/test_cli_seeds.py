@@ -210,6 +210,32 @@ def test_against_another_group(seeds, train, tmp_path):
     assert "Welch" in (tmp_path / "b" / "summary.md").read_text()
 
 
+def test_another_protocol_is_not_compared_with(seeds, train, tmp_path):
+    train({0: (0.6, 1, 10), 1: (0.7, 1, 10)})
+    assert seeds("synthgesture", "--seeds", "0-1", "--protocol", "paper", "--out", tmp_path / "a")[0] == 0
+    words = ("synthgesture", "--seeds", "0-1", "--against", tmp_path / "a")
+    code, result, err = seeds(*words, "--out", tmp_path / "b")
+    assert (code, result) == (2, "")
+    assert all(name in err for name in ("--against", "'validation'", "'paper'", str(tmp_path / "a")))
+    assert not (tmp_path / "b").exists()  # nothing was trained
+    code, result, _ = seeds(*words, "--protocol", "paper", "--out", tmp_path / "c", "--json")
+    assert code == 0
+    assert json.loads(result)["against"]["protocol"] == "paper"
+
+
+def test_an_unknown_protocol_is_warned_of(seeds, train, tmp_path):
+    train({0: (0.6, 1, 10), 1: (0.7, 1, 10)})
+    assert seeds("synthgesture", "--seeds", "0-1", "--out", tmp_path / "a")[0] == 0
+    words = ("synthgesture", "--seeds", "0-1", "--out", tmp_path / "b", "--against", tmp_path / "a")
+    assert "warning" not in seeds(*words)[1]
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    del summary["protocol"]
+    (tmp_path / "a" / "summary.json").write_text(json.dumps(summary))
+    code, result, _ = seeds(*words)
+    assert code == 0
+    assert "warning: its protocol is not known" in result
+
+
 def test_against_a_single_run(seeds, train, tmp_path):
     train({0: (0.6, 1, 10), 1: (0.7, 1, 10)})
     assert seeds("synthgesture", "--seeds", "0", "--out", tmp_path / "a")[0] == 0

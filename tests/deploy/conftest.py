@@ -49,7 +49,7 @@ def exporting(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def registered():
     """A registered network at its own size, but for the two widest."""
 

@@ -1,6 +1,7 @@
 """Fusion and the dual kernel: the same outputs, to 1e-12 in float64 and to rounding in float32, for every variant."""
 
 import copy
+from functools import lru_cache
 
 import pytest
 import torch
@@ -23,11 +24,17 @@ LITERAL = ForwardMode(literal=True)
 FORMS = pytest.mark.parametrize("form", CONVERT)
 
 
+@pytest.fixture(scope="module")
+def fused_pair(registered):
+    """Name and dtype → a registered network and its deployed form, kept for the tests of both forms."""
+    return lru_cache(1)(lambda name, dtype: ((model := registered(name).to(dtype)), fuse(model, quiet=True)))
+
+
 @FORMS
 @pytest.mark.parametrize("name", RIPE)
-def test_every_config_is_exact(registered, apart, name, form):
-    model = registered(name).double()
-    converted = CONVERT[form](model, quiet=True)
+def test_every_config_is_exact(fused_pair, apart, name, form):
+    model, fused = fused_pair(name, torch.float64)
+    converted = fused if form == "deployed" else dual_kernel(fused, quiet=True)
     assert converted.config == model.config.replace(form=form)
     assert converted.dtype == torch.float64
     error, flips, rate = apart(model, converted, torch.float64)
@@ -38,13 +45,13 @@ def test_every_config_is_exact(registered, apart, name, form):
 
 @FORMS
 @pytest.mark.parametrize("name", RIPE)
-def test_every_config_to_float32_rounding(registered, apart, name, form):
+def test_every_config_to_float32_rounding(fused_pair, apart, name, form):
     """Seed 0 was chosen: none of its potentials lies so near its threshold that rounding decides.
 
     Others do: the next test takes a seed that flips, and benchmarks/spike_flips.py counts how often it happens.
     """
-    model = registered(name, seed=0)
-    converted = CONVERT[form](model, quiet=True)
+    model, fused = fused_pair(name, torch.float32)
+    converted = fused if form == "deployed" else dual_kernel(fused, quiet=True)
     assert converted.dtype == torch.float32
     error, flips, rate = apart(model, converted, torch.float32)
     assert rate > 0.01

@@ -16,7 +16,7 @@ from ripe_mambaspike.ops.membrane_attention.reference import (
     sigmoid_gate,
 )
 
-B, T, C, N = 2, 5, 3, 35
+B, T, C, N = 2, 5, 3, 15
 
 
 def draw(*shape, scale=1.0):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.raising import raises
 
+from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.report import write_report
 
@@ -40,6 +41,18 @@ def test_everything_is_there_in_order(make_run, clips, reader):
     assert "wave classified as clap (1 of 9); clap classified as drum (1 of 9)" in page.section("confusion")
     assert not [text for text in page.text["p"] if text.startswith(("No ", "There is no", "Not "))]
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_network_without_spikes_has_no_spiking_part(make_run, clips, reader):
+    model = create_model("event-mlp", seed=0, num_classes=3, time_steps=4, in_size=16, grid_size=4, hidden_size=8)
+    cost = reader(write_report(make_run(model=model), clips=clips())).section("account")
+    assert "whole network" in cost
+    assert "spiking part" not in cost
+    assert "real values" in cost
+
+
+def test_spiking_part_of_a_network_with_spikes(make_run, clips, reader):
+    assert "spiking part" in reader(write_report(make_run(), clips=clips())).section("account")
 
 
 def test_the_same_run_gives_the_same_page(make_run, clips):

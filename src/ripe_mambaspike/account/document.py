@@ -37,6 +37,7 @@ def document_of(model: Model, steps: int, resolution: tuple[int, int], energy: d
     document: dict[str, Any] = {
         "model": model.name,
         "config": config.to_dict(),
+        "spiking_layers": model.num_spiking_layers(),
         "counted_at": {"time_steps": steps, "in_size": list(resolution)},
         "parameters": {
             "training": parameters.training,

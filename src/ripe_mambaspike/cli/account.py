@@ -24,9 +24,9 @@ class AccountCommand:
     never trained is labelled as such. On recordings the additions are made and counted by the accumulate-only runtime,
     whose spikes are compared with the dense network's; rates are given by layer, as mean, least and most.
 
-    JSON keys: model, config, counted_at, parameters, flops, weight_bytes, dual_kernel, dual_kernel_bytes, energy
-    (assumptions, layers, shares, microjoules); with --recordings also operations (backbone, network, macs_that_stay)
-    and recordings (count, sums, spikes, spikes_that_differ, rates, additions, files).
+    JSON keys: model, config, spiking_layers, counted_at, parameters, flops, weight_bytes, dual_kernel,
+    dual_kernel_bytes, energy (assumptions, layers, shares, microjoules); with --recordings also operations (backbone,
+    network, macs_that_stay) and recordings (count, sums, spikes, spikes_that_differ, rates, additions, files).
     """
 
     model: Annotated[str, tyro.conf.Positional, option("MODEL")] = "dvsgesture"

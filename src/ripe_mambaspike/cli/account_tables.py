@@ -44,12 +44,12 @@ def show_account(document: dict[str, Any]) -> None:
     out.print()
     if "recordings" in document:
         _show_rates(out, document["recordings"])
-    _show_energy(out, energy)
+    _show_energy(out, energy, spiking=document["spiking_layers"] > 0)
     if "recordings" in document:
         _show_operations(out, document["operations"], document["recordings"])
 
 
-def _show_energy(out: Any, energy: dict[str, Any]) -> None:
+def _show_energy(out: Any, energy: dict[str, Any], spiking: bool) -> None:
     about = energy["assumptions"]
     title = f"Synaptic operations of one sample, measured on {about['measured_on']}"
     rows = [
@@ -69,6 +69,9 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
         f"At {about['technology']} ({about['mac_picojoules']} pJ a multiply-add, {about['ac_picojoules']} pJ an "
         f"addition), leaving out {about['left_out']}:"
     )
+    if not spiking:
+        out.print(f"  network: {format_number(energy['network_dense_microjoules'])} µJ dense; it has no spikes")
+        return
     for part, label in (("backbone", "spiking part"), ("network", "network")):
         dense, event = (format_number(energy[f"{part}_{kind}_microjoules"]) for kind in ("dense", "event"))
         share = 100 * energy[f"eligible_share_of_{part}"]

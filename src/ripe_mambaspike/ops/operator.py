@@ -30,6 +30,7 @@ from torch.nn import Parameter
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.backend import MODULES, implementation, kind_for, log_once
+from ripe_mambaspike.ops.triton_launch import launch_beside
 
 SCHEMA_TYPES: dict[Any, str] = {
     Tensor: "Tensor",
@@ -140,8 +141,10 @@ class Operator:
             wanted = "the C++ operators, which update the state in place and return none"
             got = f"{kind} operators and output_final_state={i.output_final_state}"
             raise InputError.expected("state_rows", wanted, got)
-        if kind != "plain":
+        if kind == "native":
             return implementation(kind, self.folder, self.name)(i)
+        if kind == "triton":
+            return launch_beside(first_tensor(i), implementation(kind, self.folder, self.name), i)
         return _as_operator_outputs(self.reference(i), self.fake(i))
 
     def backward(self, i: Any, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> Any:
@@ -156,7 +159,8 @@ class Operator:
             found = differentiate(reference, [values[one] for one in self.gradients], grads)
             found = [grad.contiguous() for grad in found]  # as the kernels return them and the fake one promises
         else:
-            found = implementation(kind, self.folder, f"{self.name}_backward")(i, grads, *saved)
+            run = implementation(kind, self.folder, f"{self.name}_backward")
+            found = launch_beside(first_tensor(i), run, i, grads, *saved)  # autograd's thread may have another device
         return _unwrap_single(found)
 
     def _backward(self, *values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How kernels are launched: block sizes, and matrix products without Hopper's asynchronous instructions.
+"""How kernels are launched: device, block sizes, and matrix products without Hopper's asynchronous instructions.
 
 With those (Triton 3.6 on an H200), products of a computed operand, 64 or more channels wide, gave wrong sums that
 changed from run to run. Triton has an environment variable to disable them, which it reads while compiling; it is set
@@ -38,6 +38,14 @@ class Synchronous:
                     os.environ[NO_WGMMA_VARIABLE] = before
 
         return under_switch
+
+
+def launch_beside(x: Tensor, run: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that launches kernels, with x's device as the current one, on which Triton launches."""
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        return run(*arguments)
+    with torch.cuda.device(x.get_device()):
+        return run(*arguments)
 
 
 def ceil_div(count: int, by: int) -> int:

@@ -47,6 +47,7 @@ class GroupComparison(msgspec.Struct, frozen=True):
     recipe: str | None
     top1: GroupStatistics
     welch: WelchTest | None
+    protocol: str = ""  # empty where an earlier summary does not say it
 
 
 class SeedSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +117,7 @@ class _OtherSummary(msgspec.Struct, frozen=True):
     version: Literal[1]
     top1: "_OtherValues"
     recipe: str | None = None
+    protocol: str = ""
 
 
 class _OtherValues(msgspec.Struct, frozen=True):
@@ -127,11 +129,18 @@ def read_summary(folder: Path) -> _OtherSummary:
     return read_json(folder / SUMMARY_FILE, _OtherSummary, error=InputError, hint="use a folder of ripe seeds")
 
 
+def check_protocol(protocol: str, other: _OtherSummary, folder: Path) -> None:
+    """Refuse a comparison of groups whose networks were selected on different clips."""
+    if other.protocol not in ("", protocol):
+        wanted = f"a group of the same protocol, {protocol!r}"
+        raise InputError.expected("--against", wanted, repr(other.protocol), path=folder / SUMMARY_FILE)
+
+
 def compare_groups(summary: SeedSummary, other: _OtherSummary, name: str) -> GroupComparison:
     theirs = group_statistics(other.top1.values)
     assert theirs is not None  # there is a value
     test = welch_test(summary.top1.values if summary.top1 else (), theirs.values)
-    return GroupComparison(name, other.recipe, theirs, test)
+    return GroupComparison(name, other.recipe, theirs, test, other.protocol)
 
 
 def summary_table(summary: SeedSummary) -> tuple[list[str], list[list[str]]]:
@@ -155,6 +164,8 @@ def summary_lines(summary: SeedSummary) -> list[str]:
     if (other := summary.against) is None:
         return lines
     lines.append(f"against {other.folder} ({other.recipe}): top-1 {_spread(other.top1)}")
+    if not other.protocol:
+        lines.append(f"warning: its protocol is not known; this group's is {summary.protocol}")
     if (test := other.welch) is None:
         return [*lines, "Welch's t-test needs two seeds in each group, and values that vary"]
     numbers = f"t = {test.t:.2f}, {test.freedom:.1f} degrees of freedom, two-sided p = {test.p:.2g}"

@@ -18,6 +18,7 @@ from ripe_mambaspike.train.recipes import load_recipe, with_settings
 from ripe_mambaspike.train.run_folder import RECIPE_FILE, changed_fields, describe_changes
 from ripe_mambaspike.train.seed_summary import (
     SeedSummary,
+    check_protocol,
     compare_groups,
     read_summary,
     summarize_seeds,
@@ -66,6 +67,8 @@ def train_seeds(
     words = {run: run_settings(run, folds, settings) for run in runs}
     pinned = pinned_store(with_settings(base, words[runs[0]]))
     recipes = {run: with_settings(base, [*words[run], *pinned]) for run in runs}
+    if other is not None and against is not None:
+        check_protocol(recipes[runs[0]].run.protocol, other, against)
     ended = {run: finished_result(run, recipes[run]) for run in runs}
     commands = [(run, train_command(recipe, run, [*words[run], *pinned])) for run in runs if ended[run] is None]
     executor = jobs.slurm_executor(out, jobs.slurm_parameters(slurm)) if slurm and commands else None

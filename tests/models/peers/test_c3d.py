@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models.peers.common_checks import check_gradients, check_precisions, check_rates, check_reloaded
+from tests.models.peers.peer_checks import check_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
@@ -35,11 +35,7 @@ def test_the_original_reads_8192_features():
 
 def test_the_checks_of_every_network(small, events, tmp_path):
     x = events(40, 48, steps=6)
-    assert small(x).shape == (2, 1, 5)
-    check_gradients(small, x)
-    check_rates(small, x, 0)
-    check_reloaded(small, x, tmp_path)
-    check_precisions(small, x)
+    check_network(small, x, steps=1, spiking_layers=0, folder=tmp_path)
 
 
 def slow_pool(x, halve_time):

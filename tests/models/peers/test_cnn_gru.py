@@ -2,13 +2,7 @@
 
 import pytest
 import torch
-from tests.models.peers.common_checks import (
-    calibrated,
-    check_gradients,
-    check_precisions,
-    check_rates,
-    check_reloaded,
-)
+from tests.models.peers.peer_checks import calibrated, check_network
 from tests.raising import raises
 from torch import nn
 
@@ -30,11 +24,7 @@ def test_the_parameters_are_counted():
 
 def test_the_checks_of_every_network(small, events, tmp_path):
     x = events(34, steps=3, samples=4)
-    assert small(x).shape == (4, 3, 5)
-    check_gradients(small, x)
-    check_rates(small, x, 0)
-    check_reloaded(small, x, tmp_path)
-    check_precisions(small, x)
+    check_network(small, x, steps=3, spiking_layers=0, folder=tmp_path)
 
 
 def test_the_unit_is_pytorchs(small, poisoned_empty):

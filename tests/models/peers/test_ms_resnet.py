@@ -23,24 +23,8 @@ def test_the_count():
     checks.assert_count(meta_model(model_config(NAME)), 11_183_243, PRINTED)
 
 
-def test_its_outputs():
-    checks.check_outputs(small(), steps=1)
-
-
-def test_gradients_reach_every_parameter():
-    checks.check_gradients(small())
-
-
-def test_saved_and_loaded(tmp_path):
-    checks.check_saved(small(), tmp_path)
-
-
-def test_other_heads():
-    checks.check_heads(NAME, SMALL)
-
-
-def test_the_order_of_steps_matters():
-    checks.check_order(small())
+class TestInCommon(checks.CommonTests):
+    name, fields, steps = NAME, SMALL, 1
 
 
 @pytest.mark.parametrize("size", [(32, 32), (48, 34), (64, 64)])
@@ -68,7 +52,7 @@ def test_against_its_description():
         images = F.conv2d(x.flatten(0, 1), layer.conv.weight, stride=stride, padding=padding)
         return checks.norm_by_hand(layer.norm, images).unflatten(0, x.shape[:2])
 
-    events = checks.clips(model, dtype=torch.float64)
+    events = checks.loud_clips(model, dtype=torch.float64)
     x = conv(model.stem, events, 2, 3)
     halving = {0, 2, 3, 4}  # the first blocks of the four stages
     for index, block in enumerate(model.blocks):

@@ -45,25 +45,15 @@ def test_the_counts(name, measured, shape):
     assert measured / 1e6 != pytest.approx(PRINTED_IN_TABLE_1, rel=0.01)
 
 
-def test_its_outputs():
-    checks.check_outputs(small(), steps=5)
+class TestInCommon(checks.CommonTests):
+    name, fields, steps = NAME, SMALL, 5
+    small = staticmethod(small)
+
+    def test_gradients_reach_every_parameter_without_dropout(self):
+        checks.check_gradients(small(dropout=0.0))
 
 
-def test_gradients_reach_every_parameter():
-    checks.check_gradients(small(dropout=0.0))
-    checks.check_gradients(small())
-
-
-def test_saved_and_loaded(tmp_path):
-    checks.check_saved(small(), tmp_path)
-
-
-def test_other_heads():
-    checks.check_heads(NAME, SMALL)
-
-
-def test_order_and_number_of_steps():
-    checks.check_order(small())
+def test_any_number_of_steps():
     checks.check_any_steps(small())
 
 
@@ -75,7 +65,7 @@ def test_against_its_description():
         for index, neuron in enumerate(neurons):
             neuron.w.fill_(0.3 * index - 0.5)
     taus = [1 / torch.sigmoid(neuron.w).item() for neuron in neurons]
-    x = events = checks.clips(model, dtype=torch.float64)
+    x = events = checks.loud_clips(model, dtype=torch.float64)
     for layer, tau in zip(model.layers, taus, strict=False):
         drive = [
             checks.norm_by_hand(layer.conv.norm, F.conv2d(x[:, t], layer.conv.conv.weight, padding=1))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.models.peers.loud_networks import fire_by_hand, loud_network
+from tests.models.peers.peer_checks import leaky_by_hand, loud_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
@@ -29,13 +29,15 @@ def test_token_attention_by_hand():
     model = loud_network("qkformer", torch.float64, embed_dim=16, num_heads=2)
     layer = model.first_stage[0].attention
     x = torch.poisson(torch.full((2, 4, 8, 2, 3), 0.5, dtype=torch.float64))
-    q, k = fire_by_hand(layer.qk(x)).chunk(2, 2)
-    first, second = (fire_by_hand(sum(q[:, :, channel] for channel in head), 0.5) for head in (range(4), range(4, 8)))
+    q, k = leaky_by_hand(layer.qk(x)).chunk(2, 2)
+    first, second = (
+        leaky_by_hand(sum(q[:, :, channel] for channel in head), threshold=0.5) for head in (range(4), range(4, 8))
+    )
     assert 0 < float(first.mean()) < 1
     masked = torch.zeros_like(k)
     for channel in range(8):
         masked[:, :, channel] = k[:, :, channel] * (first if channel < 4 else second)
-    torch.testing.assert_close(layer(x), fire_by_hand(layer.proj(masked)), rtol=0, atol=0)
+    torch.testing.assert_close(layer(x), leaky_by_hand(layer.proj(masked)), rtol=0, atol=0)
 
 
 @torch.no_grad()
@@ -45,7 +47,7 @@ def test_embedding_with_a_deformed_shortcut():
     conv, norm = patches.shortcut.conv, patches.shortcut.norm
     taken = x[..., ::2, ::2].flatten(0, 1)  # a 1×1 kernel of stride 2 reads every second pixel
     current = norm(torch.einsum("oi,nihw->nohw", conv.weight[:, :, 0, 0], taken)).unflatten(0, (2, 4))
-    wanted = patches.layers(x) + fire_by_hand(current)
+    wanted = patches.layers(x) + leaky_by_hand(current)
     assert float((patches(x) != wanted).float().mean()) < 1e-3  # a current at the threshold may round to either side
 
 

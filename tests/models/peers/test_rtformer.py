@@ -30,24 +30,8 @@ def test_the_count():
     assert count == 2_592_523
 
 
-def test_its_outputs():
-    checks.check_outputs(small(), steps=1)
-
-
-def test_gradients_reach_every_parameter():
-    checks.check_gradients(small())
-
-
-def test_saved_and_loaded(tmp_path):
-    checks.check_saved(small(), tmp_path)
-
-
-def test_other_heads():
-    checks.check_heads(NAME, SMALL)
-
-
-def test_the_order_of_steps_matters():
-    checks.check_order(small())
+class TestInCommon(checks.CommonTests):
+    name, fields, steps = NAME, SMALL, 1
 
 
 @pytest.mark.parametrize("size", [(32, 32), (34, 48)])
@@ -92,7 +76,7 @@ def test_the_norm_reads_earlier_steps_alone():
 
 def test_statistics_can_be_estimated_again():
     model = small()
-    batches = [checks.clips(model, seed=seed) for seed in range(3)]
+    batches = [checks.loud_clips(model, seed=seed) for seed in range(3)]
     norm, seen = model.embedding[0].norm, []
     norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     assert recalibrate(model, batches) == 3
@@ -134,7 +118,7 @@ def test_the_attention_with_loops():
 def test_against_its_description():
     """The embedding and the block around the attention."""
     model = checks.livelier(small()).eval().double()
-    events = checks.clips(model, dtype=torch.float64)
+    events = checks.loud_clips(model, dtype=torch.float64)
 
     def layer(part, x, padding):
         images = checks.norm_by_hand(part.norm, F.conv2d(x.flatten(0, 1), part.conv.weight, padding=padding))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.models.peers.loud_networks import clip, fire_by_hand, loud_network
+from tests.models.peers.peer_checks import clip, leaky_by_hand, loud_network
 from tests.raising import raises
 from torch import nn
 
@@ -29,12 +29,12 @@ def test_attention_by_hand():
     model = loud_network("sdt", torch.float64, embed_dim=8, mlp_ratio=1, depth=1)
     layer = model.blocks[0].attention
     x = torch.bernoulli(torch.full((2, 4, 8, 2, 3), 0.4, dtype=torch.float64))
-    q, k, v = fire_by_hand(layer.qkv(x)).chunk(3, 2)
+    q, k, v = leaky_by_hand(layer.qkv(x)).chunk(3, 2)
     both = torch.zeros(2, 4, 8, dtype=torch.float64)
     for row in range(2):
         for column in range(3):
             both += ((q[..., row, column] == 1) & (k[..., row, column] == 1)).double()
-    passed = fire_by_hand(both, 0.5)
+    passed = leaky_by_hand(both, threshold=0.5)
     assert 0 < float(passed.mean()) < 1
     masked = torch.zeros_like(v)
     masked[passed.bool()] = v[passed.bool()]

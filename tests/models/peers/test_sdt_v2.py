@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models.peers.loud_networks import fire_by_hand, loud_network
+from tests.models.peers.peer_checks import leaky_by_hand, loud_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
@@ -61,8 +61,8 @@ def test_the_convolution_in_factors_is_one_convolution():
 def test_attention_by_hand():
     layer = loud_network("sdt-v2", torch.float64, **SMALL).stages[7].layers[0]
     membrane = torch.randn(1, 4, 16, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 1
-    spikes = fire_by_hand(membrane)[0]
-    q, k, v = (fire_by_hand(conv(spikes)[None])[0].flatten(2) for conv in layer.qkv)  # [T, C, N]
+    spikes = leaky_by_hand(membrane)[0]
+    q, k, v = (leaky_by_hand(conv(spikes)[None])[0].flatten(2) for conv in layer.qkv)  # [T, C, N]
     mixed = torch.zeros_like(q)
     for step in range(4):
         for channel in range(16):
@@ -71,7 +71,7 @@ def test_attention_by_hand():
                 for key in range(6):
                     shared = sum(float(q[step, c, query] * k[step, c, key]) for c in head)
                     mixed[step, channel, query] += shared * v[step, channel, key] / 8
-    fired = fire_by_hand(mixed[None], 0.5)[0].unflatten(2, (2, 3))
+    fired = leaky_by_hand(mixed[None], threshold=0.5)[0].unflatten(2, (2, 3))
     assert 0 < float(fired.mean()) < 1
     torch.testing.assert_close(layer(membrane)[0], layer.proj(fired), rtol=1e-10, atol=1e-10)
 

@@ -2,13 +2,7 @@
 
 import pytest
 import torch
-from tests.models.peers.common_checks import (
-    calibrated,
-    check_gradients,
-    check_precisions,
-    check_rates,
-    check_reloaded,
-)
+from tests.models.peers.peer_checks import calibrated, check_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
@@ -33,13 +27,9 @@ def test_the_printed_counts_are_met(name, printed, counted, with_101_classes):
 
 def test_the_checks_of_every_network(small, events, tmp_path):
     x = events(64, steps=3)
-    assert small(x).shape == (2, 3, 5)
     calibrated(small, x)
     louder(small)
-    check_rates(small, x, 4 + 2 * 3 + 1)
-    check_gradients(small, x)
-    check_reloaded(small, x, tmp_path)
-    check_precisions(small, x)
+    check_network(small, x, steps=3, spiking_layers=4 + 2 * 3 + 1, folder=tmp_path)
 
 
 def louder(model):

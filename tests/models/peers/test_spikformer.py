@@ -1,7 +1,7 @@
 """Spikformer: its size, and its attention by hand."""
 
 import torch
-from tests.models.peers.loud_networks import clip, fire_by_hand, loud_network
+from tests.models.peers.peer_checks import clip, leaky_by_hand, loud_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
@@ -27,7 +27,7 @@ def test_attention_by_hand():
     model = loud_network("spikformer", torch.float64, embed_dim=16, num_heads=2, mlp_ratio=1, depth=1)
     layer = model.blocks[0].attention
     x = torch.poisson(torch.full((2, 4, 16, 2, 3), 0.7, dtype=torch.float64))
-    q, k, v = (part.flatten(3) for part in fire_by_hand(layer.qkv(x)).chunk(3, 2))  # [B, T, C, N]
+    q, k, v = (part.flatten(3) for part in leaky_by_hand(layer.qkv(x)).chunk(3, 2))  # [B, T, C, N]
     mixed = torch.zeros_like(q)
     for sample in range(2):
         for step in range(4):
@@ -37,9 +37,9 @@ def test_attention_by_hand():
                     for key in range(6):
                         shared = sum(float(q[sample, step, c, query] * k[sample, step, c, key]) for c in head)
                         mixed[sample, step, channel, query] += 0.25 * shared * v[sample, step, channel, key]
-    spikes = fire_by_hand(mixed, 0.5).unflatten(3, (2, 3))
+    spikes = leaky_by_hand(mixed, threshold=0.5).unflatten(3, (2, 3))
     assert 0 < float(spikes.mean()) < 1
-    assert torch.equal(layer(x), fire_by_hand(layer.proj(spikes)))
+    assert torch.equal(layer(x), leaky_by_hand(layer.proj(spikes)))
 
 
 @torch.no_grad()

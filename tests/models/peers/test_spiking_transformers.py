@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.models.peers.loud_networks import clip, loud_network, neurons
+from tests.models.peers.peer_checks import clip, loud_network, neurons
 from torch import nn
 
 from ripe_mambaspike import create_model

@@ -27,24 +27,8 @@ def test_the_counts():
     assert described.attention[0].mlp[0].out_features == 1024
 
 
-def test_its_outputs():
-    checks.check_outputs(small(), steps=1)
-
-
-def test_gradients_reach_every_parameter():
-    checks.check_gradients(small())
-
-
-def test_saved_and_loaded(tmp_path):
-    checks.check_saved(small(), tmp_path)
-
-
-def test_other_heads():
-    checks.check_heads(NAME, SMALL)
-
-
-def test_the_order_of_steps_matters():
-    checks.check_order(small())
+class TestInCommon(checks.CommonTests):
+    name, fields, steps = NAME, SMALL, 1
 
 
 def test_the_attention_with_loops():
@@ -97,7 +81,7 @@ def test_the_mixer_token_by_token():
 
 def test_the_embedding_by_hand():
     model = checks.livelier(small()).eval().double()
-    embedding, events = model.embedding, checks.clips(model, dtype=torch.float64)
+    embedding, events = model.embedding, checks.loud_clips(model, dtype=torch.float64)
     patches = events.unflatten(4, (5, 8)).unflatten(3, (4, 8)).permute(0, 1, 3, 5, 2, 4, 6).flatten(4).flatten(2, 3)
     drive = patches @ embedding.conv.weight.flatten(1).T + embedding.conv.bias
     drive = checks.norm_by_hand(embedding.norm, drive.flatten(0, 2)).view_as(drive)

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from tests.models.peers.loud_networks import clip, fire_by_hand, loud_network
+from tests.models.peers.peer_checks import clip, leaky_by_hand, loud_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
@@ -29,7 +29,7 @@ def test_attention_by_hand():
     """Queries of a step add up the values of all tokens of all steps of its chunk; the last chunk is shorter."""
     layer = loud_network("statten", torch.float64, chunk_size=2, **SMALL).blocks[0].attention
     x = torch.bernoulli(torch.full((1, 5, 16, 2, 2), 0.5, dtype=torch.float64))
-    q, k, v = (part.flatten(3) for part in fire_by_hand(layer.qkv(x)).chunk(3, 2))  # [B, T, C, N]
+    q, k, v = (part.flatten(3) for part in leaky_by_hand(layer.qkv(x)).chunk(3, 2))  # [B, T, C, N]
     mixed = torch.zeros_like(q)
     for step, chunk in enumerate([(0, 1), (0, 1), (2, 3), (2, 3), (4,)]):
         for channel in range(16):
@@ -39,7 +39,7 @@ def test_attention_by_hand():
                     for key in range(4):
                         shared = sum(float(q[0, step, c, query] * k[0, other, c, key]) for c in head)
                         mixed[0, step, channel, query] += shared * v[0, other, channel, key] / math.sqrt(4)
-    spikes = fire_by_hand(mixed, 0.5).unflatten(3, (2, 2))
+    spikes = leaky_by_hand(mixed, threshold=0.5).unflatten(3, (2, 2))
     assert 0 < float(spikes.mean()) < 1
     torch.testing.assert_close(layer(x), layer.proj(spikes), rtol=1e-10, atol=1e-10)
 

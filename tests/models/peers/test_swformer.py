@@ -5,13 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models.peers.common_checks import (
-    calibrated,
-    check_gradients,
-    check_precisions,
-    check_rates,
-    check_reloaded,
-)
+from tests.models.peers.peer_checks import calibrated, check_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
@@ -35,11 +29,7 @@ def test_the_printed_count_is_met():
 
 def test_the_checks_of_every_network(small, events, tmp_path):
     x = events(64, steps=3)
-    assert small(x).shape == (2, 3, 5)
-    check_gradients(small, x)
-    check_rates(small, x, 4 + 2 * (1 + 1 + 3 + 2))
-    check_reloaded(small, x, tmp_path)
-    check_precisions(small, x)
+    check_network(small, x, steps=3, spiking_layers=4 + 2 * (1 + 1 + 3 + 2), folder=tmp_path)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 14])

@@ -26,30 +26,17 @@ def test_the_count():
     assert model.parameter_count() / 1e6 != pytest.approx(PRINTED_IN_TABLE_1, rel=0.01)
 
 
-def test_its_outputs():
-    checks.check_outputs(small(), steps=4)
+class TestInCommon(checks.CommonTests):
+    name, fields, steps = NAME, SMALL, 4
 
 
-def test_gradients_reach_every_parameter():
-    checks.check_gradients(small())
-
-
-def test_saved_and_loaded(tmp_path):
-    checks.check_saved(small(), tmp_path)
-
-
-def test_other_heads():
-    checks.check_heads(NAME, SMALL)
-
-
-def test_order_and_number_of_steps():
-    checks.check_order(small())
+def test_any_number_of_steps():
     checks.check_any_steps(small())
 
 
 def test_against_its_description():
     model = checks.livelier(small()).eval().double()
-    x = events = checks.clips(model, dtype=torch.float64)
+    x = events = checks.loud_clips(model, dtype=torch.float64)
     for index, layer in enumerate(model.layers):
         conv = layer.conv.conv
         drive = [

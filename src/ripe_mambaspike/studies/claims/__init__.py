@@ -14,6 +14,7 @@ from ripe_mambaspike.studies.claims.architecture import architecture_claims
 from ripe_mambaspike.studies.claims.attention import attention_claims
 from ripe_mambaspike.studies.claims.comparisons import comparison_claims
 from ripe_mambaspike.studies.claims.compute import compute_claims
+from ripe_mambaspike.studies.claims.contradictions import contradiction_claims
 from ripe_mambaspike.studies.claims.dual_kernel import dual_kernel_claims
 from ripe_mambaspike.studies.claims.footprint import energy_claims, footprint_claims
 from ripe_mambaspike.studies.claims.fusion import fusion_claims
@@ -24,9 +25,9 @@ from ripe_mambaspike.studies.claims.stage_counts import stage_count_claims
 from ripe_mambaspike.studies.claims.tdm import tdm_claims
 from ripe_mambaspike.studies.claims.totals import total_claims
 from ripe_mambaspike.studies.claims.variants import variant_claims
-from ripe_mambaspike.studies.claims.verdict import Claim, Verdict
+from ripe_mambaspike.studies.claims.verdict import Claim, Kind, Verdict, distinct_causes
 
-__all__ = ["GROUPS", "Claim", "Verdict", "run_claims"]
+__all__ = ["GROUPS", "Claim", "Kind", "Verdict", "distinct_causes", "run_claims"]
 
 GROUPS: dict[str, Callable[[], Iterable[Claim]]] = {
     "fusion": fusion_claims,
@@ -43,6 +44,7 @@ GROUPS: dict[str, Callable[[], Iterable[Claim]]] = {
     "energy": energy_claims,
     "statistics": seed_claims,
     "comparisons": comparison_claims,
+    "text": contradiction_claims,
 }
 
 

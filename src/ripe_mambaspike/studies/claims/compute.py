@@ -65,13 +65,15 @@ def _rows() -> Iterator[Claim]:
     for slug, what, flops, _, overrides in ROWS:
         here = config(**overrides)
         ours, counted = as_counted(here), count_flops(here)
+        why, cause = _pruned(flops, overrides)
         own = (
             f"The package's own count is {counted.without_scan / 1e9:.4f} G, {counted.total / 1e9:.4f} G with the scan."
         )
         yield number(
             "compute.{slug}",
             ours,
-            reason=f"{_pruned(flops, overrides)} {own}".strip(),
+            reason=f"{why} {own}".strip(),
+            cause=cause,
             remark=own,
             slug=slug,
             what=what,
@@ -83,20 +85,22 @@ def _rows() -> Iterator[Claim]:
     yield fact("compute.halves", f"{halves} of {len(ROWS)} rows", halves == len(ROWS))
 
 
-def _pruned(paper: str, overrides: dict[str, Any]) -> str:
-    """The reason why a row differs, such as that it was counted with 64 tokens per step."""
+def _pruned(paper: str, overrides: dict[str, Any]) -> tuple[str, str]:
+    """The reason why a row differs, such as that it was counted with 64 tokens per step, and its cause."""
     if "num_tokens" in overrides:
-        return ""
+        return "", ""
     if overrides.get("in_size") == 34:
-        return (
+        why = (
             "Of 25 tokens a step the paper's pooling drops the odd one at each level, which gives "
             f"{_odd_dropped():.4f} G; here it is kept and averaged on its own."
         )
+        return why, "odd-token-dropped"
     height, width = config(**overrides).grids(*config(**overrides).in_size)[-1]
     kept = as_counted(config(**overrides, num_tokens=min(KEPT_TOKENS, height * width)))
+    said = "All tokens are said to be scanned"
     if not rounds_to(kept, paper):
-        return f"All tokens are said to be scanned; with 64 a step it would be {kept:.4f} G, which does not fit either."
-    return f"All tokens are said to be scanned, but the row was counted with 64 a step, which gives {kept:.4f} G."
+        return f"{said}; with 64 a step it would be {kept:.4f} G, which does not fit either.", ""
+    return f"{said}, but the row was counted with 64 a step, which gives {kept:.4f} G.", "counted-with-64-tokens"
 
 
 def _odd_dropped() -> float:

@@ -1,11 +1,12 @@
 """A checked claim, and how its verdict follows from the paper's value and ours.
 
-What the paper says is in paper.yaml. No verdict is written by hand: every function here compares. A reason is text,
-shown only when the comparison fails.
+What the paper says is in paper.yaml, and what it says of a trained network in trained.yaml. No verdict is written by
+hand: every function here compares. Reason and cause are texts, shown only when the comparison fails.
 """
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -14,6 +15,8 @@ from typing import Any, Literal
 from ripe_mambaspike.yaml_text import parse_yaml
 
 Verdict = Literal["holds", "differs"]
+Kind = Literal["printed", "measured"]
+STATEMENTS = ("paper.yaml", "trained.yaml")
 
 UNEXPLAINED = "Our value is another one, and no reason is known: either this code or the paper is wrong here."
 _NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.(\d+))?")
@@ -31,9 +34,21 @@ class Claim:
     ours: str  # computed
     verdict: Verdict
     reason: str = ""  # why it differs, or a remark if it holds
+    kind: Kind = "measured"  # printed: decided by what the paper prints alone; measured: by this software
+    cause: str = ""  # if it differs: the slug that all claims which differ for the same cause share
+
+    @property
+    def is_erratum(self) -> bool:
+        """Whether the paper contradicts itself, or arithmetic, here."""
+        return self.verdict == "differs" and self.kind == "printed"
 
     def to_dict(self) -> dict[str, str]:
         return dataclasses.asdict(self)
+
+
+def distinct_causes(claims: Iterable[Claim]) -> list[str]:
+    """The distinct causes of those that differ, in their order."""
+    return list(dict.fromkeys(claim.cause for claim in claims if claim.verdict == "differs"))
 
 
 def printed_value(text: str) -> tuple[float, int, str]:
@@ -68,8 +83,11 @@ def fact(id: str, ours: str, holds: bool, **values: Any) -> Claim:
         return _filled(texts.get(part), part, values)
 
     verdict: Verdict = "holds" if holds else "differs"
+    name = id.format(**values)
     note = text("remark") if holds else text("reason") or UNEXPLAINED
-    return Claim(id.format(**values), "", where, text("statement"), text("paper"), ours, verdict, note)
+    cause = "" if holds else text("cause") or name  # one that nobody expected counts by itself
+    kind = texts.get("kind", "measured")
+    return Claim(name, "", where, text("statement"), text("paper"), ours, verdict, note, kind, cause)
 
 
 def count(id: str, ours: int, **values: Any) -> Claim:
@@ -97,8 +115,16 @@ def exact(id: str, error: float, limit: float = 1e-12, **values: Any) -> Claim:
 @cache
 def _statements() -> dict[str, tuple[str, dict[str, Any]]]:
     """The place and the texts of every claim, by its id."""
-    text = (resources.files(__package__) / "paper.yaml").read_text("utf-8")
-    places: dict[str, dict[str, dict[str, Any]]] = parse_yaml(text, "paper.yaml")
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name in STATEMENTS:
+        found |= statements_of(name)
+    return found
+
+
+def statements_of(file: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The same of one of the files."""
+    text = (resources.files(__package__) / file).read_text("utf-8")
+    places: dict[str, dict[str, dict[str, Any]]] = parse_yaml(text, file)
     return {id: (where, texts) for where, claims in places.items() for id, texts in claims.items()}
 
 
