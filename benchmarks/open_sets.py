@@ -50,19 +50,9 @@ OF_PICTURES: dict[str, dict[str, Any]] = {
 }
 OF_GESTURES: dict[str, dict[str, Any]] = {
     "default": {},
-    "easier": {"clutter": 2, "noise_hz": 0.5, "angle": 20.0},
-    "harder": {"clutter": 7, "noise_hz": 5.0, "angle": 60.0, "distance": 2.5},
-    "half-the-clips": {"train": 550},
-    "twice-the-clips": {"train": 2200},
-    "milder": {
-        "train": 2200,
-        "speed": 1.4,
-        "distance": 1.5,
-        "angle": 30.0,
-        "clutter": 3,
-        "shake": 0.2,
-        "noise_hz": 1.0,
-    },
+    "easier": {"clutter": 2, "noise_hz": 0.5, "angle": 20.0, "shake": 0.0},
+    "harder": {"speed": 1.6, "distance": 1.7, "angle": 40.0, "clutter": 4, "shake": 0.5, "noise_hz": 2.0},
+    "half-the-clips": {"train": 1100},
 }
 WARM_STEPS, TIMED_STEPS = 8, 24  # before the clock starts, and those that are timed
 

@@ -45,7 +45,7 @@ LEFT_OUT = (  # forms that their authors made for larger inputs; of each network
 )  # fmt: skip
 VARIANTS = ("spikmamba-256", "spikepool-large")
 PRECISIONS = {"cpu": "float32", "cuda": "bfloat16"}  # of latency
-STEP_BATCH = 128  # clips of a timed training step
+STEP_BATCH = 64  # clips of a timed training step
 CLIPS = 16  # on which operations and energy are measured
 COLUMNS = ("network", "top-1, %", "n", "training M", "deployed M", "GFLOP", "SOP, M", "µJ", "GPU ms", "CPU ms",
            "training clips/s")  # fmt: skip
@@ -187,7 +187,7 @@ def bench(out: Path, kind: str, device: str, names: list[str], size: tuple[int, 
     for group in (missing, *([name] for name in missing)):
         if not group or group[0] in found:
             continue
-        batch = ["--batches", "1"] if kind == "infer" else ["--batch", str(STEP_BATCH), "--no-reference"]
+        batch = ["--batches", "1"] if kind == "infer" else ["--batch", str(STEP_BATCH)]
         models = [NETWORK if name == OURS else name for name in group]
         words = ["bench", kind, "--models", *models, *batch, "--precision", PRECISIONS[device], "--json",
                  "--device", device, "--in-size", str(size[0]), "--time-steps", str(size[1])]  # fmt: skip

@@ -15,6 +15,7 @@ from ripe_mambaspike.ops.joined_tokens import triton as joined
 from ripe_mambaspike.ops.mamba_inner import reference as mamba_reference
 from ripe_mambaspike.ops.mamba_inner import triton as mamba
 from ripe_mambaspike.ops.mamba_inner import triton_scan_plan
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.membrane_attention import triton_fire
 from ripe_mambaspike.ops.operator import OPERATORS
 
@@ -252,7 +253,8 @@ def test_many_scans(size):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("size", [*SCANS[3:8], (64, 600, 2, 64, 4, 2, 16)], ids=str)
 def test_scan_of_numbers_stored_in_bfloat16(size, seed):
-    """u and its projection are stored; with the same numbers the reference computes the same, for any gradient."""
+    """u, its projection and their gradients are stored; with these rounded the reference gives the same, for any
+    gradient of the output. Two parts of u's gradient may cancel."""
     i = scan_inputs(*size)
     given, wanted = evaluate("mamba_inner", i, BFLOAT16, seed=seed), rounding_scan(i, projection=True, seed=seed)
     for got, exact in zip(given, wanted, strict=True):
@@ -271,22 +273,44 @@ def assert_near(given, rounded, wanted):
             assert error < bound, f"{name}: {error:.1e}, allowed are {bound:.1e}"
 
 
+class Stored(torch.autograd.Function):
+    """A number that is written to memory in bfloat16, and whose gradient is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.bfloat16().to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.bfloat16().to(grad.dtype)
+
+
+class StoredGradient(Stored):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+
 def rounding_scan(i, projection, seed):
-    """The reference in float64 with u, and its projection, rounded to bfloat16; gradients pass."""
+    """The reference in float64 with u rounded to bfloat16; with its projection, and all gradients that are stored."""
     calls = count()
 
-    def rounded(x):
-        return x + (x.bfloat16().to(x.dtype) - x).detach()
-
-    def silu(x):  # of u, and then of the gate
-        return F.silu(x) if next(calls) % 2 else rounded(F.silu(x))
+    def silu(x):  # of the convolution, which gives u, and then of the gate
+        if next(calls) % 2:
+            return F.silu(x)
+        out = F.silu(StoredGradient.apply(x) if projection else x)
+        return Stored.apply(out) if projection else out + (out.bfloat16().to(out.dtype) - out).detach()
 
     def linear(x, weight, bias=None):  # of u without a bias, and then of the step
         out = F.linear(x, weight, bias)
-        return rounded(out) if projection and bias is None else out
+        return Stored.apply(out) if projection and bias is None else out
+
+    def scan(u, *rest):  # its part of u's gradient is stored before the projection's is added
+        return selective_scan(StoredGradient.apply(u) if projection else u, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mamba_reference, "F", SimpleNamespace(**vars(F) | {"silu": silu, "linear": linear}))
+        patch.setattr(mamba_reference, "selective_scan", scan)
         return evaluate("mamba_inner", i, None, device=DEVICE, seed=seed)
 
 

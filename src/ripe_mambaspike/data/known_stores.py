@@ -10,7 +10,7 @@ from ripe_mambaspike.errors import DataError
 KNOWN_STORES = {  # key → checksum
     "eea1f7c56ea2703c": "ab24008d9b0a6b3eea83af30558e5a15273c8f5ed6e251f9eea28f8bebaa791f",  # sim-cifar10
     "f6cae2578392c7a3": "52a22b4dc8be0dd37776f4755053eea4129a03ff02b76469493334caf8d0ea54",  # sim-caltech101
-    "a969446a21bfa1d6": "1a3bc617f4219b6c32fb36a1f9c0546784f77df3eb8eb8d31a9ea70d17920f17",  # gestures-hard
+    "f3c31ab5e1c13510": "90eaac90e62c5344057d5e8c6697b7765ebb1d698db0d036ebc165a17aafc372",  # gestures-hard
     "ce289e749f6d50c7": "ab101bfd432f58fa42108418f8c3196fd115d10ef141d4b554f801385eef99d8",  # sim-cifar10-small
     "bf58c6cfd271b14d": "09f1e55697147230d58fdd321d728b02701def982c0ce630bc11768ef358e18f",  # sim-caltech101-small
     "17ff4aaa0adf4db0": "b875b8558d284f1fb298b87867316d77f06d14edb3b41e9cd6208d0eadbd9384",  # gestures-hard-small

@@ -55,7 +55,8 @@ PREPARATIONS = {
         PictureDifficulty(pictures=6, contrast=4.0, noise_hz=0.1, mirror=True), min_pictures=80,
     ),
     "gestures-hard": Preparation(
-        "gestures", 48, {TRAIN: 1100, VALIDATION: 660, TEST: 1100}, GestureDifficulty(), duration_us=1_200_000
+        "gestures", 48, {TRAIN: 2200, VALIDATION: 660, TEST: 1100},
+        GestureDifficulty(), duration_us=1_200_000,
     ),
     "gestures-hard-small": Preparation(
         "gestures", 32, {TRAIN: 1100, VALIDATION: 220, TEST: 440},

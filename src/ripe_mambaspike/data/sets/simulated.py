@@ -52,7 +52,7 @@ register_simulated(
     sizes="1742/208", sensor="24×24", files="CLASS/image_NNNN.jpg",
 )  # fmt: skip
 register_simulated(
-    "gestures-hard", title="simulated gestures in hard scenes", partitions=("people",), sizes="1760/1100",
+    "gestures-hard", title="simulated gestures in hard scenes", partitions=("people",), sizes="2860/1100",
     sensor="48×48", files="no pictures",
 )  # fmt: skip
 register_simulated(

@@ -23,9 +23,9 @@ class GestureDifficulty:
     """How hard the gestures are; each field is one reason."""
 
     people: Annotated[int, Meta(ge=1, le=1000)] = 40  # who train; 24 others validate and 36 test
-    speed: Annotated[float, Meta(ge=1, le=10)] = 1.6  # speeds of a class are multiplied by from 1 / speed to speed
-    distance: Annotated[float, Meta(ge=1, le=10)] = 1.7  # the farthest person is so many times as far as the nearest
-    angle: Annotated[float, Meta(ge=0, le=90)] = 40.0  # degrees that people are turned to either side, at most
-    clutter: Annotated[int, Meta(ge=0, le=10)] = 4  # things that drift or swing before the person, at most
-    shake: Annotated[float, Meta(ge=0, le=10)] = 0.5  # pixels by which the camera trembles
-    noise_hz: Annotated[float, Meta(ge=0, le=1000)] = 2.0  # noise events a pixel and second
+    speed: Annotated[float, Meta(ge=1, le=10)] = 1.4  # speeds of a class are multiplied by from 1 / speed to speed
+    distance: Annotated[float, Meta(ge=1, le=10)] = 1.5  # the farthest person is so many times as far as the nearest
+    angle: Annotated[float, Meta(ge=0, le=90)] = 30.0  # degrees that people are turned to either side, at most
+    clutter: Annotated[int, Meta(ge=0, le=10)] = 3  # things that drift or swing before the person, at most
+    shake: Annotated[float, Meta(ge=0, le=10)] = 0.2  # pixels by which the camera trembles
+    noise_hz: Annotated[float, Meta(ge=0, le=1000)] = 1.0  # noise events a pixel and second
