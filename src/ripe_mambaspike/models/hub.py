@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ripe_mambaspike.errors import RipeError, WeightsError
+from ripe_mambaspike.errors import WeightsError
 from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ def load_from_hub(hub_id: str, **options: Any) -> "Model":
     """The network of a hub id or of a local folder; `options` are those of the mixin, such as `revision`."""
     try:
         return _hub_class(hub_id).from_pretrained(hub_id, **options).model
-    except RipeError:
-        raise
     except (OSError, ValueError, TypeError, AttributeError) as error:  # of the hub, its cache, or a config of others
         raise WeightsError.expected("folder", "a folder, or a network on the hub", error, path=hub_id) from error
 

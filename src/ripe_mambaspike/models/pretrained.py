@@ -122,7 +122,9 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     Face Hub (extra `hub`).
     """
     if is_hub_id(folder):
-        return _in_form(load_from_hub(str(folder)), form, folder)
+        model = load_from_hub(str(folder))
+        _check_form(model.config, form, folder)
+        return model
     folder = _as_path(folder)
     if not (_is_folder(folder) and any(os.path.lexists(folder / name) for name in (CONFIG_FILE, WEIGHTS_FILE))):
         folder = find_checkpoint(folder)
@@ -153,9 +155,9 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     return model.eval()
 
 
-def _in_form(model: Model, form: Form | None, origin: str | Path) -> Model:
-    _check_form(model.config, form, origin)
-    return model
+def weights_checksum(folder: Path) -> str:
+    """The SHA-256 of a saved network's weights, which `from_pretrained` checks."""
+    return read_json(folder / CONFIG_FILE, ConfigFile, error=WeightsError).weights.sha256
 
 
 def _check_form(config: ModelConfig, form: Form | None, origin: str | Path) -> None:

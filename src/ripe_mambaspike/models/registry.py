@@ -117,7 +117,11 @@ def create_model(name: str, *, pretrained: bool = False, seed: int | None = None
         raise ConfigError.expected("seed", "an int", repr(seed))
     if pretrained:
         return _with_seed(seed, lambda: _pretrained_model(name, overrides))
-    config = model_config(name, **overrides)
+    return build_seeded(model_config(name, **overrides), name, seed)
+
+
+def build_seeded(config: ModelConfig, name: str, seed: int | None) -> Model:
+    """A network with fresh weights, which are the same every time if there is a seed."""
     return _with_seed(seed, lambda: build(config, name))
 
 
