@@ -106,7 +106,7 @@ def test_the_filters_have_the_rate_of_the_others(tiny, go, watching, others, tmp
 def test_without_a_start_nothing_is_slower(tiny, go, finished):
     assert json.loads((finished / "result.json").read_text())["started_from"] is None
     saved = load_recipe(finished / "recipe.yaml")
-    assert (saved.model.pretrained, saved.model.pretrained_sha256, saved.model.freeze) == (None, None, "none")
+    assert (saved.model.pretrained, saved.model.pretrained_checksum, saved.model.freeze) == (None, None, "none")
 
 
 @pytest.mark.parametrize("freeze", ["none", "all-but-head"])
@@ -165,7 +165,7 @@ def test_unusable_starts(tiny, go, others, tmp_path):
 def test_hashes_of_recipes_without_a_start_stay():
     recipe = load_recipe("gestures-hard-small")
     started = with_settings(recipe, ["model.pretrained=nmnist-simulated"])
-    known = replace(started, model=replace(started.model, pretrained_sha256="0" * 64))
+    known = replace(started, model=replace(started.model, pretrained_checksum="0" * 64))
     assert recipe_hash(started) != recipe_hash(recipe)
     assert recipe_hash(known) == recipe_hash(started)
 
@@ -181,6 +181,6 @@ def test_the_command_starts_from_a_shipped_network(tiny_words, tmp_path, capsys)
     assert main(["eval", str(tmp_path / "run"), "--fused", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["top1"] == result["top1"]
     assert (
-        load_recipe(tmp_path / "run" / "recipe.yaml").model.pretrained_sha256
+        load_recipe(tmp_path / "run" / "recipe.yaml").model.pretrained_checksum
         == (json.loads((weights_folder() / "gestures-simulated" / "config.json").read_text())["weights"]["sha256"])
     )

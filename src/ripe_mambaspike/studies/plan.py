@@ -26,7 +26,7 @@ from ripe_mambaspike.train.seeds import IGNORED_FIELDS, finished_result, parse_s
 
 HASH_CHARS = 12
 # set by --seeds and --root, by the data itself, and by the network that a run starts from
-CHOSEN_FIELDS = ("run.seed", "data.root", "data.store", "model.pretrained_sha256")
+CHOSEN_FIELDS = ("run.seed", "data.root", "data.store", "model.pretrained_checksum")
 
 
 @dataclass(frozen=True)

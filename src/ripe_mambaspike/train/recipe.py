@@ -36,7 +36,7 @@ class ModelSettings:
     name: str = "dvsgesture"  # a registered model (see ripe models); num_classes, time_steps and in_size are the data's
     fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: lif}
     pretrained: str | None = None  # start from a shipped network, by its name, or from a run or saved network
-    pretrained_sha256: Checksum | None = None  # of the weights it starts from; null, and then set by the run
+    pretrained_checksum: Checksum | None = None  # of the weights it starts from; null, and then set by the run
     freeze: Literal["none", "stages", "all-but-head"] = "none"  # what of a pretrained network is not trained
 
 

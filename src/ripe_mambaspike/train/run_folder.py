@@ -91,9 +91,9 @@ def with_protocol_of(recipe: Recipe, saved: Recipe) -> Recipe:
 
 def with_checksum_of(recipe: Recipe, saved: Recipe) -> Recipe:
     """The recipe with the saved checksum of `model.pretrained` if it has none: the run goes on from the same start."""
-    if recipe.model.pretrained_sha256 is not None:
+    if recipe.model.pretrained_checksum is not None:
         return recipe
-    return replace(recipe, model=replace(recipe.model, pretrained_sha256=saved.model.pretrained_sha256))
+    return replace(recipe, model=replace(recipe.model, pretrained_checksum=saved.model.pretrained_checksum))
 
 
 def changed_fields(given: Recipe, saved: Recipe, ignored: tuple[str, ...] = RESUMABLE_FIELDS) -> list[str]:

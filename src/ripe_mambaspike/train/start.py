@@ -42,8 +42,8 @@ def load_start(recipe: Recipe, classes: tuple[str, ...]) -> Start | None:
     except RipeError as error:
         raise ConfigError(f"model.pretrained: {error}", field="model.pretrained", path=error.path) from error
     checksum = weights_checksum(folder)
-    if settings.pretrained_sha256 not in (None, checksum):
-        expected = f"the weights {settings.pretrained_sha256}, which the run began with"
+    if settings.pretrained_checksum not in (None, checksum):
+        expected = f"the weights {settings.pretrained_checksum}, which the run began with"
         raise ConfigError.expected("model.pretrained", expected, checksum, path=folder)
     _check_start(recipe, model)
     new_head = model.class_names != classes
@@ -67,7 +67,7 @@ def _check_start(recipe: Recipe, model: Model) -> None:
 def with_start(recipe: Recipe, start: Start | None) -> Recipe:
     """The recipe with the checksum of its start."""
     checksum = None if start is None else start.facts.sha256
-    return replace(recipe, model=replace(recipe.model, pretrained_sha256=checksum))
+    return replace(recipe, model=replace(recipe.model, pretrained_checksum=checksum))
 
 
 def start_network(recipe: Recipe, classes: tuple[str, ...], start: Start) -> Model:
