@@ -107,7 +107,7 @@ def make_sources(folder: Path, classes: int = 3, each: int = 8) -> Path:
 
 def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
     """The jobs over sources made once below `base`; `run` runs a command to its end."""
-    gestures, network, sources = base / "gestures", base / "network", make_sources(base / "sources")
+    gestures, network, sources = base / "synthgesture", base / "network", make_sources(base / "sources")
     run(_simulate(gestures))
     run(_train(gestures, network))
     shutil.rmtree(network / "checkpoints")
@@ -118,7 +118,7 @@ def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
                                    "--weights", "fp16"], tree),
         Job("sim make", _simulate, store_state),
         Job("fuse", lambda out: ["fuse", str(network), "--out", str(out / "fused")], tree),
-        Job("study", lambda out: _study(gestures, out), study_state, only_kills=True),
+        Job("study", lambda out: _study(base, out), study_state, only_kills=True),
     )  # fmt: skip
     return {job.name: job for job in jobs}
 
@@ -133,7 +133,7 @@ def _train(root: Path, out: Path) -> list[str]:
 def _study(root: Path, out: Path) -> list[str]:
     return [
         "study", "components", "--on", "synthgesture", "--arms", "no-tdm", "--seeds", "0", "--out", str(out), "--json",
-        "--set", f"data.root={root}", *SETTINGS,
+        "--root", str(root), "--set", *SETTINGS[1:],
     ]  # fmt: skip
 
 
