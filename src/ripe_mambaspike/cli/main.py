@@ -52,8 +52,8 @@ COMMANDS = {
     "serve": ServeCommand,
     "sim": (SIM_COMMANDS, "Simulate recordings, and fit the simulated camera to real ones."),
     "stream": StreamCommand,
-    "table": TableCommand,
     "study": StudyCommand,
+    "table": TableCommand,
     "train": TrainCommand,
 }
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command
@@ -121,9 +121,10 @@ def _name_option(error: RipeError, command: Any) -> str:
     A positional argument has the name of the command's help: RECIPE for recipe.
     """
     field, hints = error.field or "", get_type_hints(type(command), include_extras=True)
-    for name in (field, field.rpartition("_")[0]):
+    for name in (field, field.rpartition("_")[0], f"{field}_folder"):  # --run is run_folder: run is the method
         if name in hints and str(error).startswith(f"{field}: "):
-            shown, markers = f"--{name.replace('_', '-')}", getattr(hints[name], "__metadata__", ())
+            option = name.removesuffix("_folder").replace("_", "-")
+            shown, markers = f"--{option}", getattr(hints[name], "__metadata__", ())
             if tyro.conf.Positional in markers:
                 shown = next(one.metavar for one in markers if getattr(one, "metavar", None))
             return f"{shown}{str(error)[len(field) :]}"
