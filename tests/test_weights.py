@@ -2,6 +2,10 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,10 +14,11 @@ import torch
 from ripe_mambaspike import from_pretrained
 from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.models.shipped import weights_folder
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
 ROOT = Path(__file__).resolve().parents[1]
-WEIGHTS = ROOT / "weights"
+WEIGHTS = weights_folder()
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or ROOT.parent / "shared" / "data")
 REAL = {"nmnist-simulated": 198, "nmnist-simulated-real": 197}  # right of 200
 
@@ -73,3 +78,20 @@ def test_digits_are_told_on_real_recordings_as_often_as_reported(tmp_path, capsy
         assert main([*words, "--json"]) == 0
         said = json.loads(capsys.readouterr().out)
         assert (said["n"], round(said["top1"] * said["n"])) == (200, right)
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_has_them(tmp_path):
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        source.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    build = "import setuptools.build_meta as b; b.build_wheel('.')"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    with zipfile.ZipFile(next(source.glob("*.whl"))) as wheel:
+        wheel.extractall(installed)
+    load_one = "from ripe_mambaspike import *; print(from_pretrained('nmnist-simulated').parameter_count())"
+    words = {**os.environ, "PYTHONPATH": str(installed)}
+    found = subprocess.run([sys.executable, "-c", load_one], cwd=tmp_path, env=words, check=True, capture_output=True)
+    assert int(found.stdout) == 869_593

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.deploy.fuse.randomize import randomize
@@ -14,7 +15,7 @@ from ripe_mambaspike.live.network import make_served_network
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 from ripe_mambaspike.models.registry import create_model
 
-FIELDS = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}
+FIELDS: dict[str, Any] = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}
 LIMITS = ServerLimits(upload_seconds=2, head_seconds=1, upload_bytes=1 << 20, reading_seconds=8, uploads_a_minute=60)
 UPLOAD = (
     b"POST /upload?name=a.bin HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 10\r\n\r\n"

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.models.pretrained import from_pretrained as from_pretrained
     from ripe_mambaspike.models.registry import create_model as create_model
     from ripe_mambaspike.models.registry import list_models as list_models
+    from ripe_mambaspike.models.shipped import list_pretrained as list_pretrained
     from ripe_mambaspike.nn.calibrate import recalibrate as recalibrate
     from ripe_mambaspike.report import write_report as write_report
     from ripe_mambaspike.report.figures.draw import draw_figure as draw_figure
@@ -91,6 +92,7 @@ _MODULES = {  # module → the names it brings to the top level
     "live.serve": ("serve",),
     "models.pretrained": ("from_pretrained",),
     "models.registry": ("create_model", "list_models"),
+    "models.shipped": ("list_pretrained",),
     "nn.calibrate": ("recalibrate",),
     "report": ("write_report",),
     "report.figures.draw": ("draw_figure",),

@@ -135,7 +135,7 @@ def test_the_settings_of_our_recipes():
     assert [found[name].data.time_steps for name in OURS] == [16, 10, 12, 10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
-    causal = {"name": "synthgesture-causal", "model": {"name": "dvsgesture", "fields": {"causal": True}}}
+    causal = {"name": "synthgesture-causal", "model": {**small["model"], "fields": {"causal": True}}}
     assert to_dict(found["synthgesture-causal"]) == {**small, **causal}
 
 

@@ -22,6 +22,7 @@ from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model, list_models, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.shipped import shipped_folder
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import has_running_statistics, recalibrate
 
@@ -88,9 +89,11 @@ def account_sweep(
 
 
 def is_saved(model: str | Path) -> bool:
-    """Whether this names a folder rather than a registered network."""
+    """Whether this names a folder or a shipped network rather than a registered one."""
     if str(model) in list_models() or not str(model):
         return False
+    if shipped_folder(model) is not None:
+        return True
     try:
         return "/" in str(model) or Path(model).exists()
     except (OSError, ValueError):  # not a valid path

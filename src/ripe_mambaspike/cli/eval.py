@@ -17,7 +17,7 @@ class EvalCommand:
     """
 
     checkpoint: Checkpoint
-    """The folder of a run, or of a saved network."""
+    """The folder of a run, or of a saved network, or the name of a shipped one."""
     dataset: Annotated[str | None, option("NAME")] = None
     """The dataset (see ripe data sets). Default: the one it was trained on."""
     root: Folder = None

@@ -23,7 +23,7 @@ class ExportCommand:
     """
 
     checkpoint: Checkpoint
-    """The folder of a run (its best network is taken), or of a saved network."""
+    """The folder of a run (its best network is taken), or of a saved network, or the name of a shipped one."""
     to: Annotated[str, option("FORMAT")]
     """safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (CONTRIBUTING.md)."""
     out: Folder = None

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True)
 class NetworkOptions:
     checkpoint: Checkpoint
-    """The folder of a run (its best network is taken) or of a saved network; ripe predict also takes an export."""
+    """The folder of a run (its best network is taken) or of a saved network, or the name of a shipped one, such as
+    gestures-simulated; ripe predict also takes an export."""
     sensor_size: SensorSize = None
     """Width and height of the sensor, whatever the recording says. Default: the sensor of training; a recording of
     another sensor is refused."""

@@ -24,7 +24,7 @@ class PaperCommand:
     run_folder: Annotated[Path | None, tyro.conf.arg(name="run"), option("RUN")] = None
     """The folder of a run, for firing rates and accuracy by class."""
     network: Folder = None
-    """A run or a saved network, for filters and attention. Default: weights/gestures-simulated of the checkout."""
+    """A run or a saved network, for filters and attention. Default: the shipped gestures-simulated."""
     recording: Annotated[Path | None, option("FILE")] = None
     """A recording for the attention maps. Default: a simulated hand clap."""
 

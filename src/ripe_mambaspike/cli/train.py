@@ -46,6 +46,11 @@ class TrainCommand:
     """A recipe by name (see ripe recipes), or a YAML file."""
     set: Settings = field(default_factory=list)
     """Fields to change, such as schedule.epochs=30 data.root=DIR."""
+    pretrained: Annotated[str | None, option("NAME|DIR")] = None
+    """Sets model.pretrained: start from a shipped network, such as gestures-simulated, or from a run or a saved
+    network; the last layer is new where the classes differ."""
+    freeze: Annotated[Literal["stages", "all-but-head"] | None, option("{stages,all-but-head}")] = None
+    """Sets model.freeze: leave the spiking stages, or all but the head, as they are."""
     protocol: Protocol = None
     out: Folder = None
     """The run's folder. Default: runs/NAME; with --resume and the recipe.yaml of a run, the folder of that run."""
@@ -67,7 +72,7 @@ class TrainCommand:
             logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # rank 0 logs it
         resume = self.resume == "auto"
         base = load_recipe(self.recipe)
-        recipe = with_settings(base, [*self.set, *protocol_setting(self.protocol)])
+        recipe = with_settings(base, [*self.set, *self._start_settings(), *protocol_setting(self.protocol)])
         folder = self.out or default_folder(replace(base, name=recipe.name), self.recipe, resume)
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
         device = choose_device(recipe.run.device, "run.device").type
@@ -90,6 +95,13 @@ class TrainCommand:
         else:
             show_result(result, folder, page)
         return 0
+
+    def _start_settings(self) -> list[str]:
+        """The settings of a recipe that --pretrained and --freeze stand for."""
+        from ripe_mambaspike.yaml_text import yaml_value
+
+        given = {"model.pretrained": self.pretrained, "model.freeze": self.freeze}
+        return [f"{name}={yaml_value(value)}" for name, value in given.items() if value is not None]
 
 
 def complete_resume(words: list[str]) -> list[str]:

@@ -115,6 +115,17 @@ class ClassAccuracy(msgspec.Struct, frozen=True):
     correct: Annotated[int, Meta(ge=0)]
 
 
+class StartedFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """The trained network that a run started from."""
+
+    name: str  # of a shipped network, or a folder
+    sha256: str  # of its weights
+    form: str
+    new_head: bool  # its classes were others, so the last layer began with fresh weights
+    freeze: str
+    lr_scale: float  # of all but the head
+
+
 EARLIER_FIELDS = {"cut": "partition"}  # of a result that an earlier version wrote
 
 
@@ -147,6 +158,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     commit: str | None = None
     warnings: list[str] = []
+    started_from: StartedFrom | None = None  # None: fresh weights
     left_out: list[str] = []  # settings of the recipe that the network cannot use, with the reason
 
     def to_dict(self) -> dict[str, Any]:

@@ -207,6 +207,12 @@ class Model(nn.Module):
 
         return save_pretrained(self, folder)
 
+    def push_to_hub(self, hub_id: str, **options: Any) -> str:
+        """Upload what `save_pretrained` writes to the Hugging Face Hub (extra `hub`); returns the commit's address."""
+        from ripe_mambaspike.models.hub import push_to_hub
+
+        return push_to_hub(self, hub_id, **options)
+
 
 class Architecture(NamedTuple):
     config: type[ModelConfig]

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from ripe_mambaspike.errors import WeightsError
 from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular, write_file
+from ripe_mambaspike.models.shipped import list_pretrained, shipped_folder
 from ripe_mambaspike.schema import Document, convert
 
 LOG = logging.getLogger("ripe_mambaspike")
@@ -121,13 +122,18 @@ def read_labels(folder: str | Path) -> Labels:
 def find_checkpoint(path: str | Path) -> Path:
     """The folder with the network: the given one, or a run's `best`, or the `last` of one that was stopped before.
 
-    A run that has not ended is used with a warning.
+    A run that has not ended is used with a warning. Where there is no such folder, the name of a shipped network means
+    that network.
     """
     path = Path(path)
+    shipped = shipped_folder(path)
     try:
         if not path.is_dir():
+            if shipped is not None:
+                return shipped
             got = "another kind of file" if path.exists() else "nothing there"
-            raise WeightsError(f"{path}: expected the folder of a run or of a saved network, got {got}", path=path)
+            wanted = f"the folder of a run or of a saved network, or one of {', '.join(list_pretrained())}"
+            raise WeightsError(f"{path}: expected {wanted}, got {got}", path=path)
         for folder in (path, path / BEST, path / LAST):
             if (folder / CONFIG_FILE).is_file():
                 _warn_of_unfinished(folder)
@@ -136,6 +142,8 @@ def find_checkpoint(path: str | Path) -> Path:
     except (OSError, ValueError) as error:  # not a valid path on this system
         reason = getattr(error, "strerror", None) or error
         raise WeightsError(f"{path}: expected the folder of a run, got {reason}", path=path) from error
+    if shipped is not None and not begun:  # a folder of something else, such as recordings
+        return shipped
     if begun:
         raise WeightsError(f"{path}: expected a run that has validated once, got one without {BEST}", path=path)
     got = f"a folder without {CONFIG_FILE} and {BEST}/{CONFIG_FILE}"

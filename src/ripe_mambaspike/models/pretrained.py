@@ -26,7 +26,15 @@ from ripe_mambaspike.files import earlier_versions, make_folder, read_regular, w
 from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import Form, ModelConfig
 from ripe_mambaspike.models.config_check import difference_from_config, sync_num_classes
-from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE, Labels, packed_labels, read_labels
+from ripe_mambaspike.models.hub import is_hub_id, load_from_hub
+from ripe_mambaspike.models.labels import (
+    CONFIG_FILE,
+    LABELS_FILE,
+    Labels,
+    find_checkpoint,
+    packed_labels,
+    read_labels,
+)
 from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors, with_added_fields
 from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
@@ -107,17 +115,23 @@ class ConfigFile(msgspec.Struct, frozen=True):
 
 
 def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
-    """The network saved in a folder, in evaluation mode. With `form`, a network of another form raises."""
+    """A saved network in evaluation mode. With `form`, a network of another form raises.
+
+    `folder` is the folder of a saved network or of a run, whose best network is taken, or the name of a shipped network
+    (`list_pretrained`), or, as text where nothing of it exists here, the id "user/name" of a network on the Hugging
+    Face Hub (extra `hub`).
+    """
+    if is_hub_id(folder):
+        model = load_from_hub(str(folder))
+        _check_form(model.config, form, folder)
+        return model
     folder = _as_path(folder)
+    if not (_is_folder(folder) and any(os.path.lexists(folder / name) for name in (CONFIG_FILE, WEIGHTS_FILE))):
+        folder = find_checkpoint(folder)
     origin = folder / CONFIG_FILE
-    if not _is_folder(folder):
-        raise WeightsError(f"{folder}: expected a folder with {CONFIG_FILE} and {WEIGHTS_FILE}", path=folder)
     document = read_json(origin, ConfigFile, error=WeightsError, hint="a file written by save_pretrained is needed")
     config = _read_config(document, origin)
-    if form is not None and form not in get_args(Form):
-        raise ConfigError.expected("form", f"one of {', '.join(get_args(Form))}", form)
-    if form is not None and form != config.form:
-        raise WeightsError.expected("form", repr(form), config.form, path=folder)
+    _check_form(config, form, folder)
     model = meta_model(config, name=document.name)
     path = folder / WEIGHTS_FILE
     data = _read_weights(folder, document.weights.sha256, _max_weight_bytes(model, document.dtype))
@@ -139,6 +153,18 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
             raise WeightsError.expected(key, repr(value), repr(got), path=origin)
     model.labels = _read_labels(folder, config)
     return model.eval()
+
+
+def weights_checksum(folder: Path) -> str:
+    """The SHA-256 of a saved network's weights, which `from_pretrained` checks."""
+    return read_json(folder / CONFIG_FILE, ConfigFile, error=WeightsError).weights.sha256
+
+
+def _check_form(config: ModelConfig, form: Form | None, origin: str | Path) -> None:
+    if form is not None and form not in get_args(Form):
+        raise ConfigError.expected("form", f"one of {', '.join(get_args(Form))}", form)
+    if form is not None and form != config.form:
+        raise WeightsError.expected("form", repr(form), config.form, path=origin)
 
 
 def _read_config(document: ConfigFile, origin: Path) -> ModelConfig:

@@ -1,5 +1,6 @@
 """Networks by name: `create_model("dvsgesture", num_classes=5)`, `list_models("*lite*")`, `@register_model`."""
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,6 +17,7 @@ from ripe_mambaspike.own_modules import unknown_name
 
 __all__ = ["MambaSpike", "RipeMambaSpike", "build", "create_model", "list_models", "model_config", "register_model"]
 
+ADAPTABLE = ("num_classes", "in_size", "drop_path_rate")  # fields that a pretrained network can be given anew
 _MODELS = Registry("model")
 register_model = _MODELS.register  # a decorator for a function that returns the config of the network of this name
 
@@ -102,20 +104,49 @@ def meta_model(config: ModelConfig, form: str | None = None, name: str | None = 
         return build(config.replace(form=form) if form else config, name or config.architecture)
 
 
-def create_model(name: str, *, seed: int | None = None, **overrides: Any) -> Model:
+def create_model(name: str, *, pretrained: bool = False, seed: int | None = None, **overrides: Any) -> Model:
     """A network by name; any field of its config may be overridden.
 
     `num_classes=0` gives embeddings instead of logits, `form="deployed"` builds the fused network directly. With a seed
     the weights are the same every time and the global generator is left as it was.
+
+    With `pretrained` the weights are those of a shipped network, named itself (`list_pretrained`) or by the registered
+    network that it is. It may be given another `num_classes`, with a new last layer, and another `in_size`.
     """
-    config = model_config(name, **overrides)
-    if seed is None:
-        return build(config, name)
-    if not isinstance(seed, int) or isinstance(seed, bool):
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError.expected("seed", "an int", repr(seed))
+    if pretrained:
+        return _with_seed(seed, lambda: _pretrained_model(name, overrides))
+    return build_seeded(model_config(name, **overrides), name, seed)
+
+
+def build_seeded(config: ModelConfig, name: str, seed: int | None) -> Model:
+    """A network with fresh weights, which are the same every time if there is a seed."""
+    return _with_seed(seed, lambda: build(config, name))
+
+
+def _with_seed(seed: int | None, make: Callable[[], Model]) -> Model:
+    if seed is None:
+        return make()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build(config, name)
+        return make()
+
+
+def _pretrained_model(name: str, overrides: dict[str, Any]) -> Model:
+    """A shipped network in training mode, as every new network is."""
+    from ripe_mambaspike.models.pretrained import from_pretrained
+    from ripe_mambaspike.models.shipped import pretrained_name, weights_folder
+
+    model = from_pretrained(weights_folder() / pretrained_name(name))
+    own, config = model.config, model.config.replace(f"model '{name}'", **overrides)
+    for key in overrides:
+        if key not in ADAPTABLE and getattr(config, key) != getattr(own, key):
+            raise ConfigError.expected(key, f"{getattr(own, key)!r}, as the weights have it", repr(overrides[key]))
+    if config.num_classes != model.num_classes:
+        model.reset_classifier(config.num_classes)
+    model.config = config
+    return model.train()
 
 
 import_peers()

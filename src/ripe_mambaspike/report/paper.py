@@ -9,6 +9,7 @@ from pathlib import Path
 from ripe_mambaspike import __version__
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.files import commit, make_folder, write_file
+from ripe_mambaspike.models.shipped import shipped_folder
 from ripe_mambaspike.report.figures.canvas import image_bytes
 from ripe_mambaspike.report.figures.draw import FIGURES, FigureInputs, FigureKind
 from ripe_mambaspike.report.formatting import report_templates
@@ -20,7 +21,7 @@ from ripe_mambaspike.studies.tables.text import to_csv, to_markdown
 from ripe_mambaspike.templating import render_page
 
 PAGE = "paper.html"
-NETWORK = Path("weights") / "gestures-simulated"  # of this checkout: filters and attention where no network is given
+NETWORK = "gestures-simulated"  # filters and attention where no network is given
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def write_paper(
         write_file(folder / "tables" / f"{name}.md", to_markdown(table).encode())
     inputs = FigureInputs(
         run=None if run is None else Path(run),
-        network=_shipped_network() if network is None else Path(network),
+        network=shipped_folder(NETWORK) if network is None else Path(network),
         recording=None if recording is None else Path(recording),
         results=stored,
     )
@@ -103,11 +104,6 @@ def make_paper(
             ("stored results", "none" if results is None else "/".join(results.resolve().parts[-2:])),
         ],
     )
-
-
-def _shipped_network() -> Path | None:
-    folder = Path(__file__).resolve().parents[3] / NETWORK
-    return folder if folder.is_dir() else None
 
 
 def _figures(folder: Path, inputs: FigureInputs, progress: Callable[[str], None]) -> Iterator[DrawnFigure]:

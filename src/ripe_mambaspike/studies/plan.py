@@ -25,7 +25,8 @@ from ripe_mambaspike.train.recipes import leaf_values, load_recipe, with_setting
 from ripe_mambaspike.train.seeds import IGNORED_FIELDS, finished_result, parse_seeds, pinned_store
 
 HASH_CHARS = 12
-CHOSEN_FIELDS = ("run.seed", "data.root", "data.store")  # set by --seeds and --root, and by the data itself
+# set by --seeds and --root, by the data itself, and by the network that a run starts from
+CHOSEN_FIELDS = ("run.seed", "data.root", "data.store", "model.pretrained_checksum")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import TrainingData
 from ripe_mambaspike.files import commit
-from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, TrainingResult
+from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, StartedFrom, TrainingResult
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.registry import create_model, meta_model
@@ -16,10 +16,13 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.chance import result_warnings
 from ripe_mambaspike.train.history import Row
 from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.start import Start, start_network, unused_by_start
 
 
-def create_network(recipe: Recipe, classes: tuple[str, ...]) -> Model:
-    """The recipe's network with fresh weights for its seed."""
+def create_network(recipe: Recipe, classes: tuple[str, ...], start: Start | None = None) -> Model:
+    """The recipe's network with fresh weights for its seed, or with those of its start."""
+    if start is not None:
+        return start_network(recipe, classes, start)
     data = recipe.data
     sizes = {"num_classes": len(classes), "time_steps": data.time_steps, "in_size": resolved_grid(data)}
     return create_model(recipe.model.name, seed=recipe.run.seed, **{**sizes, **recipe.model.fields})
@@ -34,7 +37,7 @@ def unused_settings(recipe: Recipe, model: Model) -> list[str]:
         unused.append(f"loss.rates: '{model.name}' has no spikes")
     if not isinstance(model, RipeMambaSpike) and recipe.optimizer.tdm_lr_scale != 1:
         unused.append(f"optimizer.tdm_lr_scale: '{model.name}' has no temporal filters")
-    return unused
+    return unused + unused_by_start(recipe, model)
 
 
 def network_labels(recipe: Recipe, data: TrainingData, epoch: int) -> Labels:
@@ -49,7 +52,14 @@ def network_labels(recipe: Recipe, data: TrainingData, epoch: int) -> Labels:
 
 
 def make_result(
-    recipe: Recipe, data: TrainingData, found: Evaluation, model: Model, epoch: int, rows: list[Row], seconds: float
+    recipe: Recipe,
+    data: TrainingData,
+    found: Evaluation,
+    model: Model,
+    epoch: int,
+    rows: list[Row],
+    seconds: float,
+    started_from: StartedFrom | None = None,
 ) -> TrainingResult:
     """The result of a run, from the evaluation of its selected network on the test clips."""
     protocol, folds, facts = recipe.run.protocol, recipe.data.folds, data.describe()
@@ -77,5 +87,6 @@ def make_result(
         threads=torch.get_num_threads(),
         commit=commit(),
         warnings=result_warnings(recipe, data, rows, found.top1),
+        started_from=started_from,
         left_out=unused_settings(recipe, model),
     )

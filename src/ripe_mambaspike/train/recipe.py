@@ -25,6 +25,7 @@ RESUMABLE_FIELDS = (
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 1024
 NonNegative = Annotated[float, Meta(ge=0)]
+Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 AboveZero = Annotated[float, Meta(gt=0)]
 
 
@@ -34,6 +35,9 @@ class ModelSettings:
 
     name: str = "dvsgesture"  # a registered model (see ripe models); num_classes, time_steps and in_size are the data's
     fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: lif}
+    pretrained: str | None = None  # start from a shipped network, by its name, or from a run or saved network
+    pretrained_checksum: Checksum | None = None  # of the weights it starts from; null, and then set by the run
+    freeze: Literal["none", "stages", "all-but-head"] = "none"  # what of a pretrained network is not trained
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class OptimizerSettings:
     learning_rate: NonNegative = 1e-3  # after the warm-up
     min_learning_rate: NonNegative = 1e-6  # where the warm-up begins and the cosine ends
     tdm_lr_scale: NonNegative = 1.0  # factor on the learning rate of TDM's λ, which starts at 0 and has far to go
+    pretrained_lr_scale: NonNegative = 0.1  # factor on the learning rate of all but the head, with model.pretrained
     weight_decay: NonNegative = 0.05  # of matrices and kernels
     decay_rule: Literal["kernels", "release"] = "kernels"  # what decays: see train.step; "release" repeats its slip
     clip_grad_norm: AboveZero = 1.0  # largest norm of the whole gradient

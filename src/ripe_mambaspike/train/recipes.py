@@ -27,7 +27,7 @@ ORDER = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "da
 DATA_FIELDS = {"time_steps": "data.time_steps", "in_size": "data.grid"}  # of a model's config, set by the data
 FROM_DATA = ("num_classes", *DATA_FIELDS, "form")  # fields of a model's config that a recipe cannot set
 NAME = re.compile(r"\w[\w.+-]{0,99}")
-TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.partition", "data.store", "model.name")
+TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.partition", "data.store", "model.name", "model.pretrained")
 RENAMED_FIELDS = {
     **{f"data.{earlier}": f"data.{name}" for earlier, name in RENAMED_DATA_FIELDS.items()},
     "optimiser": "optimizer",
@@ -255,6 +255,8 @@ def _check_rules(recipe: Recipe) -> None:
         _refuse("loss.passes", "2, since loss.form=paper compares both passes (loss.consistency)", 1)
     if data.first and schedule.first_epochs >= schedule.epochs:
         _refuse("schedule.first_epochs", f"fewer than schedule.epochs ({schedule.epochs})", schedule.first_epochs)
+    if recipe.model.pretrained is None and recipe.model.freeze != "none":
+        _refuse("model.freeze", "none without model.pretrained", recipe.model.freeze)
     _check_model(recipe)
 
 

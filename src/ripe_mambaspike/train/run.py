@@ -18,6 +18,7 @@ from ripe_mambaspike.train.run_folder import (
     check_same,
     default_folder,
     lock_folder,
+    with_checksum_of,
     with_grid_of,
     with_protocol,
     with_protocol_of,
@@ -61,7 +62,7 @@ def train(
             raise DataError.expected("folder", expected, "none", path=folder, hint=hint)
         if (folder / RECIPE_FILE).exists():
             saved = load_recipe(folder / RECIPE_FILE)
-            recipe = with_protocol_of(with_grid_of(recipe, saved), saved)
+            recipe = with_checksum_of(with_protocol_of(with_grid_of(recipe, saved), saved), saved)
             check_same(recipe, saved, folder)
             if (result := read_result(folder)) is not None:
                 callback.on_message(f"{folder}: the run has already finished; this is its result")

@@ -89,11 +89,19 @@ def with_protocol_of(recipe: Recipe, saved: Recipe) -> Recipe:
     return replace(recipe, data=replace(recipe.data, validation=saved.data.validation))
 
 
+def with_checksum_of(recipe: Recipe, saved: Recipe) -> Recipe:
+    """The recipe with the saved checksum of `model.pretrained` if it has none: the run goes on from the same start."""
+    if recipe.model.pretrained_checksum is not None:
+        return recipe
+    return replace(recipe, model=replace(recipe.model, pretrained_checksum=saved.model.pretrained_checksum))
+
+
 def changed_fields(given: Recipe, saved: Recipe, ignored: tuple[str, ...] = RESUMABLE_FIELDS) -> list[str]:
     """The fields in which a recipe differs from the one that a run was saved with."""
     given = with_protocol_of(with_grid_of(given, saved), saved)
     if None in (given.data.store, saved.data.store):  # None means the store that the run started with
         given, saved = with_store(given, None), with_store(saved, None)
+    given = with_checksum_of(given, saved)
     return [name for name in difference(given, saved) if name not in ignored]
 
 

@@ -139,11 +139,13 @@ def make_optimizer(
     weight_decay: float,
     decay_rule: DecayRule = "kernels",
     tdm_lr_scale: float = 1.0,
+    body_lr_scale: float = 1.0,
 ) -> AdamW:
     """AdamW over the learned parameters, in groups: with weight decay, without, and TDM's λ.
 
-    λ has its own group if its learning rate differs by the factor `tdm_lr_scale`. Fused; on a CUDA device capturable in
-    a graph (with the learning rate as a tensor, to change it later).
+    λ has its own group if its learning rate differs by the factor `tdm_lr_scale`. With `body_lr_scale` all groups are
+    divided into the head's parameters and the others, whose learning rate has this factor. Fused; on a CUDA device
+    capturable in a graph (with the learning rate as a tensor, to change it later).
     """
     decayed, kept = split_by_decay(model, decay_rule)
     on_cuda = all(parameter.is_cuda for parameter in (*decayed, *kept))
@@ -154,7 +156,20 @@ def make_optimizer(
         kept = [p for p in kept if not any(p is other for other in apart)]
         groups.append({"params": apart, "weight_decay": 0.0, "lr": lr * tdm_lr_scale, "lr_scale": tdm_lr_scale})
     groups.append({"params": kept, "weight_decay": 0.0})
+    if body_lr_scale != 1.0:
+        head: Any = model.head
+        groups = list(_with_slower_body(groups, {id(p) for p in head.parameters()}, lr, body_lr_scale))
     return AdamW([g for g in groups if g["params"]], lr, BETAS, fused=True, capturable=on_cuda)
+
+
+def _with_slower_body(
+    groups: Sequence[dict[str, Any]], head: set[int], lr: float | Tensor, scale: float
+) -> Iterator[dict[str, Any]]:
+    """Each group as two: the head's parameters as they are, the others with a learning rate `scale` times as high."""
+    for group in groups:
+        slower = {"lr": group.get("lr", lr) * scale, "lr_scale": group.get("lr_scale", 1.0) * scale}
+        yield {**group, "params": [p for p in group["params"] if id(p) in head]}
+        yield {**group, **slower, "params": [p for p in group["params"] if id(p) not in head]}
 
 
 def split_by_decay(model: nn.Module, rule: DecayRule = "kernels") -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -74,9 +74,10 @@ class Trainer:
         rate: float | Tensor = settings.learning_rate
         if self.device.type == "cuda":
             rate = torch.tensor(rate, device=self.device)  # a captured step reads it there
-        self.optimizer = make_optimizer(
-            self.model, rate, settings.weight_decay, settings.decay_rule, settings.tdm_lr_scale
-        )
+        tdm, body = settings.tdm_lr_scale, 1.0
+        if self.recipe.model.pretrained is not None:  # its filters are learned already, and no longer at 0
+            tdm, body = 1.0, settings.pretrained_lr_scale
+        self.optimizer = make_optimizer(self.model, rate, settings.weight_decay, settings.decay_rule, tdm, body)
         self.average = AveragedWeights(self.model, run.ema_decay) if run.ema_decay else None
         self.sums = torch.zeros(len(SUMMED) + self.model.num_spiking_layers(), dtype=torch.float64)
         self._captured: CapturedStep | None = None

@@ -52,6 +52,7 @@ from ripe_mambaspike.train.run_folder import (
     with_store,
     write_result,
 )
+from ripe_mambaspike.train.start import describe_start, load_start, with_start
 from ripe_mambaspike.train.threads import resume_threads
 from ripe_mambaspike.train.trainer import Trainer
 
@@ -77,7 +78,10 @@ class TrainingRun:
         self.data: TrainingData = open_data(self.recipe.data)
         self.recipe = replace(self.recipe, data=self.data.settings)  # with the grid, where it was left to the data
         self.recipe = with_store(self.recipe, self.data.store.key)
-        model = create_network(self.recipe, self.data.classes).to(self.device)
+        start = load_start(self.recipe, self.data.classes)
+        self.recipe = with_start(self.recipe, start)
+        self.started_from = None if start is None else start.facts
+        model = create_network(self.recipe, self.data.classes, start).to(self.device)
         self.trainer = Trainer(self.recipe, model, self.data.train, self.device, processes=self.processes)
         self._start = self._saved = time.monotonic()
 
@@ -125,6 +129,8 @@ class TrainingRun:
         if first:
             save_recipe(self.recipe, self.folder / RECIPE_FILE)
         self.callback.on_train_begin(self.recipe, self.data.describe(), self.trainer)
+        if first and self.started_from is not None:
+            self.callback.on_message(describe_start(self.started_from, len(self.data.classes)))
         for message in unused_settings(self.recipe, self.trainer.model) if first else ():
             self.callback.on_message(message)
         for warning in self.data.other_sensors if first else ():
@@ -250,7 +256,9 @@ class TrainingRun:
         model = from_pretrained(self.folder / BEST).to(self.device)
         found = self._evaluate(model, self.data.test)
         epoch = self.best.epoch if self.best else self.recipe.schedule.epochs
-        result = make_result(self.recipe, self.data, found, model, epoch, self.rows, self._elapsed())
+        result = make_result(
+            self.recipe, self.data, found, model, epoch, self.rows, self._elapsed(), self.started_from
+        )  # fmt: skip
         if self.processes.is_first:
             write_result(self.folder, result)
             shutil.rmtree(self.folder / LAST, ignore_errors=True)  # left by an earlier stop

@@ -23,6 +23,7 @@ from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.labels import Labels, find_checkpoint
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.shipped import weights_folder
 from ripe_mambaspike.models.stored import Stored
 
 CALIBRATION_CLIPS = 64
@@ -91,11 +92,12 @@ def export(
         folder = find_checkpoint(source)
         classifier = load_network(folder)
         labels = classifier.model.labels
-        home = (
-            folder.parent / EXPORTS_FOLDER
-            if folder.name in NETWORK_FOLDERS
-            else folder.with_name(f"{folder.name}-export")
-        )
+        if folder.name in NETWORK_FOLDERS:
+            home = folder.parent / EXPORTS_FOLDER
+        elif folder.parent == weights_folder():  # never into the installed package
+            home = Path(f"{folder.name}-export")
+        else:
+            home = folder.with_name(f"{folder.name}-export")
         out = home / f"{to}-{weights}" if out is None else out
     out = Path(out)
     check_output_folder(out)
