@@ -173,6 +173,7 @@ def test_a_tcp_receiver_that_leaves_ends_the_sender(recording):
     assert sender.summary.lost
 
 
+@pytest.mark.slow
 def test_a_receiver_that_does_not_read_makes_the_sender_wait_and_ctrl_c_ends_it(tmp_path):
     path = tmp_path / "long.npz"
     write(Recording(make(np.arange(200_000)), SENSOR), path)
