@@ -25,6 +25,7 @@ from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.cli.recipes import RecipesCommand, show_fields
 from ripe_mambaspike.cli.report import ReportCommand
 from ripe_mambaspike.cli.seeds import SeedsCommand
+from ripe_mambaspike.cli.send import SendCommand
 from ripe_mambaspike.cli.serve import ServeCommand
 from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
@@ -49,6 +50,7 @@ COMMANDS = {
     "recipes": RecipesCommand,
     "report": ReportCommand,
     "seeds": SeedsCommand,
+    "send": SendCommand,
     "serve": ServeCommand,
     "sim": (SIM_COMMANDS, "Simulate recordings, and fit the simulated camera to real ones."),
     "stream": StreamCommand,
@@ -90,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(command, int):
             return command
         limit_openmp_spin()
-        if words[0] != "data":  # which does not use torch
+        if words[0] not in ("data", "send"):  # which do not use torch
             from ripe_mambaspike.ops.memory import keep_freed_memory
 
             keep_freed_memory()
