@@ -1,4 +1,4 @@
-"""The script of an ONNX export's card: run where NumPy and ONNX Runtime are all there is, it answers as `ripe predict`."""
+"""The script of an ONNX export's card answers as `ripe predict` where NumPy and ONNX Runtime are all there is."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from ripe_mambaspike.ops.mamba_inner import traced_scan
 NAMES = ("hand_clapping", "wave [both]", "```", "größer")
 SENSOR = (40, 36)
 CASES = {
-    "time": Labels(NAMES, "folder", None, 4, (16, 20), "time", False, sensor_size=SENSOR, duration_us=90_000),
-    "count-crop": Labels(NAMES, "folder", None, 4, (16, 16), "count", True, sensor_size=SENSOR, crop=(3, 5, 24, 26)),
+    "time": Labels(NAMES, "folder", None, 3, (16, 20), "time", False, sensor_size=SENSOR, duration_us=90_000),
+    "count-crop": Labels(NAMES, "folder", None, 3, (16, 16), "count", True, sensor_size=SENSOR, crop=(3, 5, 24, 26)),
 }
 pytestmark = [
     pytest.mark.slow,
@@ -53,7 +53,7 @@ def alone(tmp_path):
 
 @pytest.fixture
 def recordings(tmp_path):
-    """In the two formats that the script reads; one of them with the events of one class of time alone."""
+    """In the two formats that the script reads."""
     made = []
     for number, name in enumerate(("a.npz", "b.csv", "c [1].npz", "d.txt")):
         random = np.random.default_rng(number)
@@ -63,25 +63,35 @@ def recordings(tmp_path):
     return made
 
 
-@pytest.fixture(params=CASES)
-def exported(request, tmp_path, monkeypatch):
-    """A network in ONNX with its card."""
-    monkeypatch.setattr(traced_scan, "CHUNK", 4)  # fewer operations to translate
-    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
+@pytest.fixture(scope="module", params=CASES)
+def exported(request, tmp_path_factory):
+    """A network in ONNX with its card; the network that it was made from is in net/ beside it."""
+    home = tmp_path_factory.mktemp(request.param)
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 3, "in_size": 16}
     model = create_model("nmnist", seed=0, num_classes=4, **fields)
     randomize(model, 0)
-    folder = model.save_pretrained(tmp_path / "net")
+    folder = model.save_pretrained(home / "net")
     save_labels(CASES[request.param], folder)
-    return export(folder, tmp_path / "out", to="onnx", static=request.param == "time").folder
+    graphs = () if request.param == "time" else ("clip",)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traced_scan, "CHUNK", 4)  # fewer operations to translate
+        return export(folder, home / "out", to="onnx", static=True, graphs=graphs).folder
 
 
-def test_the_script_answers_as_ripe_predict(exported, alone, recordings, tmp_path, capsys):
-    card = (exported / "README.md").read_text()
-    (script,) = re.findall(r"^```python\n(\"\"\".*?)^```$", card, re.DOTALL | re.MULTILINE)
-    (tmp_path / "classify.py").write_text(script)
-    done = alone("classify.py", exported, *recordings)
+@pytest.fixture
+def script(exported, tmp_path):
+    """The script of the card, saved in a folder of its own."""
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```python\n(\"\"\".*?)^```$", card, re.DOTALL | re.MULTILINE)
+    path = tmp_path / "classify.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_script_answers_as_ripe_predict(exported, script, alone, recordings, capsys):
+    done = alone(script, exported, *recordings)
     assert done.returncode == 0, done.stderr
-    assert main(["predict", str(tmp_path / "net"), *map(str, recordings), "--json"]) == 0
+    assert main(["predict", str(exported.parent / "net"), *map(str, recordings), "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out)["recordings"]
     lines = [re.fullmatch(r"(.*?): (.*) ([\d.]+) %", line).groups() for line in done.stdout.splitlines()]
     assert [line[:2] for line in lines] == [(row["file"], row["label"]) for row in wanted]
@@ -89,14 +99,11 @@ def test_the_script_answers_as_ripe_predict(exported, alone, recordings, tmp_pat
     assert len({line[2] for line in lines}) > 1  # the recordings matter
 
 
-def test_the_script_refuses_another_sensor(exported, alone, tmp_path):
-    card = (exported / "README.md").read_text()
-    (script,) = re.findall(r"^```python\n(\"\"\".*?)^```$", card, re.DOTALL | re.MULTILINE)
-    (tmp_path / "classify.py").write_text(script)
+def test_the_script_refuses_another_sensor(exported, script, alone, tmp_path):
     events = make_events(np.arange(30), np.arange(30), np.arange(30), np.arange(30) % 2)
     for name in ("small.npz", "small.csv"):
         path = write(Recording(events, (34, 34)), tmp_path / name)
-        done = alone("classify.py", exported, path)
+        done = alone(script, exported, path)
         assert done.returncode == 1
         assert "(34, 34)" in done.stderr
         assert done.stdout == ""
@@ -105,17 +112,14 @@ def test_the_script_refuses_another_sensor(exported, alone, tmp_path):
 def test_the_card_names_the_tensors_of_the_files(exported):
     import onnxruntime
 
-    static = json.loads((exported / "export.json").read_text())["static"]
     card = (exported / "README.md").read_text()
     rows = re.findall(r"^\| (clip|step|tail) \| (input|output) \| (\S+) \| (\w+) \| (.*) \|$", card, re.MULTILINE)
     listed = [(graph, role, name.replace("\\", ""), shape) for graph, role, name, _, shape in rows]
     found = []
-    for graph in ("clip", "step", "tail"):
+    for graph in (file["kind"] for file in json.loads((exported / "export.json").read_text())["graphs"]):
         session = onnxruntime.InferenceSession(str(exported / f"{graph}.onnx"), providers=["CPUExecutionProvider"])
         for role, tensors in (("input", session.get_inputs()), ("output", session.get_outputs())):
             for one in tensors:
                 if not one.name.startswith("next."):
                     found.append((graph, role, one.name, " × ".join(map(str, one.shape)) or "scalar"))
-    assert [row[:3] for row in listed] == [row[:3] for row in found]
-    if static:  # otherwise the file names the sizes that are open
-        assert listed == found
+    assert listed == found
