@@ -3,7 +3,8 @@
 Makes each set, trains its recipe, and prints a JSON line after each; the same lines go to --results, and what is there
 already is not done again. The network is never run on a test clip. Where a recipe would take longer than --seconds on
 this machine, it gets fewer epochs. The time of compiling the kernels is given apart. With --jobs 3 the three sets go
-side by side on one GPU: all is done sooner, and each training takes longer than it would alone.
+side by side on one GPU: all is done sooner, and each training takes longer than it would alone. The cores are divided
+among them where sets are made.
 
 Usage: python benchmarks/open_sets.py --pictures DIR [--work DIR] [--sets …] [--variants …] [--seconds 60] [--limit 570]
        python benchmarks/open_sets.py --pictures DIR --checksums    # the lines of data/known_stores.py
@@ -61,12 +62,16 @@ def variants_of(name: str) -> dict[str, dict[str, Any]]:
     return OF_PICTURES if PREPARATIONS[name].needs_pictures else OF_GESTURES
 
 
-def make(name: str, changes: dict[str, Any], pictures: Path, out: Path) -> EventStore:
+def workers_of_each(jobs: int) -> int:
+    """Processes that make one of so many sets at the same time, so that all of them together have a core each."""
+    return max(1, len(os.sched_getaffinity(0)) // jobs)
+
+
+def make(name: str, changes: dict[str, Any], pictures: Path, out: Path, workers: int) -> EventStore:
     prepared = PREPARATIONS[name]
     images = pictures / PICTURES[prepared.shows] if prepared.needs_pictures else None
     counts = {part: changes[part] for part in COUNTS if part in changes}
     difficulty = {field: value for field, value in changes.items() if field not in COUNTS}
-    workers = len(os.sched_getaffinity(0))
     return simulate_dataset(name, out, images=images, difficulty=difficulty, workers=workers, **counts)
 
 
@@ -159,17 +164,18 @@ class Results:
             file.write(text + "\n")
 
 
-def print_checksums(pictures: Path, work: Path) -> None:
+def print_checksums(pictures: Path, work: Path, workers: int) -> None:
     for name in OPEN_SETS:
-        store = make(name, {}, pictures, work / name)
+        store = make(name, {}, pictures, work / name, workers)
         print(f'    "{store.key}": "{store.index.sha256}",  # {name}', flush=True)
 
 
-def run_apart(names: list[str], jobs: int) -> None:
+def run_apart(names: list[str], jobs: int, workers: int) -> None:
     """Each set in a process of its own, which gets this one's options and those after them."""
 
     def run(name: str) -> int:
-        return subprocess.run([sys.executable, *sys.argv, "--jobs", "1", "--sets", name]).returncode
+        own = ["--jobs", "1", "--workers", str(workers), "--sets", name]
+        return subprocess.run([sys.executable, *sys.argv, *own]).returncode
 
     with ThreadPoolExecutor(jobs) as pool:
         sys.exit(max(pool.map(run, names)))
@@ -181,6 +187,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("open-sets"), help="where sets and results go")
     parser.add_argument("--results", type=Path, help="the file of JSON lines; WORK/results.jsonl by default")
     parser.add_argument("--jobs", type=int, default=1, help="sets that are worked on at the same time")
+    parser.add_argument("--workers", type=int, help="processes that make one set; cores // jobs by default")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=OPEN_SETS)
     parser.add_argument("--variants", nargs="+", help="all by default, those called default first")
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each set and variant")
@@ -189,12 +196,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of training")
     parser.add_argument("--checksums", action="store_true", help="make every open set and print its checksum")
     given = parser.parse_args()
+    for option, number in (("--jobs", given.jobs), ("--workers", given.workers)):
+        if number is not None and number < 1:
+            parser.error(f"{option}: expected an int of at least 1, got {number}")
+    jobs = 1 if given.checksums else min(given.jobs, len(given.sets))  # sets at the same time
+    workers = given.workers or workers_of_each(jobs)
     given.work.mkdir(parents=True, exist_ok=True)
     if given.checksums:
-        print_checksums(given.pictures, given.work)
+        print_checksums(given.pictures, given.work, workers)
         return
-    if given.jobs > 1:
-        run_apart(given.sets, given.jobs)
+    if jobs > 1:
+        run_apart(given.sets, jobs, workers)
         return
     started, until = time.monotonic(), time.monotonic() + given.limit
     results = Results(given.results or given.work / "results.jsonl")
@@ -211,7 +223,7 @@ def main() -> None:
             print(json.dumps({"stopped": "the limit is reached; the same command continues"}), flush=True)
             return
         begun = time.monotonic()
-        store = make(name, changes, given.pictures, root)
+        store = make(name, changes, given.pictures, root, workers)
         if (name, variant, given.seed, "made") not in results.done:
             seconds = round(time.monotonic() - begun, 1)
             counts = next(iter(store.index.partitions.values())).sizes

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from benchmarks import open_sets
@@ -68,3 +69,60 @@ def test_the_variants_are_fields_of_the_difficulty():
         for changes in open_sets.variants_of(name).values():
             assert all(hasattr(difficulty, field) for field in changes if field not in open_sets.COUNTS)
     assert {PREPARATIONS[name].shows for name in open_sets.OPEN_SETS} == {"gestures", *open_sets.PICTURES}
+
+
+@pytest.fixture
+def workers_of(tmp_path, monkeypatch):
+    """Call the script on sixteen cores: how many workers each set is made with, and how many sets have processes."""
+    monkeypatch.setattr(open_sets.os, "sched_getaffinity", lambda process: set(range(16)))
+    made, commands = {}, []
+
+    def make(name, out, workers, **options):
+        made[name] = workers
+        raise StopIteration  # nothing is made
+
+    def start(command):
+        commands.append(command)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(open_sets, "simulate_dataset", make)
+    monkeypatch.setattr(open_sets.subprocess, "run", start)
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", list(words))
+        with pytest.raises((StopIteration, SystemExit)) as ended:
+            open_sets.main()
+        assert getattr(ended.value, "code", 0) == 0
+
+    def call(*words):
+        made.clear()
+        commands.clear()
+        run("open_sets.py", "--pictures", str(tmp_path), "--work", str(tmp_path / "work"), *words)
+        for command in list(commands):
+            run(*command[1:])
+        return dict(made), len(commands)
+
+    return call
+
+
+def test_the_cores_are_divided_among_the_jobs(workers_of):
+    every = open_sets.SETS
+    assert workers_of("--jobs", "3") == (dict.fromkeys(every, 5), 3)
+    assert workers_of("--jobs", "2") == (dict.fromkeys(every, 8), 3)
+    assert workers_of("--jobs", "3", "--workers", "2") == (dict.fromkeys(every, 2), 3)
+    assert workers_of("--sets", "gestures-hard") == ({"gestures-hard": 16}, 0)
+    assert workers_of("--jobs", "3", "--sets", "gestures-hard") == ({"gestures-hard": 16}, 0)
+    assert workers_of("--jobs", "3", "--checksums") == ({"sim-cifar10": 16}, 0)  # one after another
+
+
+def test_a_set_has_a_worker_where_there_are_more_jobs_than_cores():
+    assert open_sets.workers_of_each(10**6) == 1
+
+
+@pytest.mark.parametrize("option", ["--jobs", "--workers"])
+def test_no_jobs_or_workers_are_refused(run, option, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        run(option, "0")
+    assert ended.value.code == 2
+    assert option in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()

@@ -223,17 +223,33 @@ def test_another_protocol_is_not_compared_with(seeds, train, tmp_path):
     assert json.loads(result)["against"]["protocol"] == "paper"
 
 
-def test_an_unknown_protocol_is_warned_of(seeds, train, tmp_path):
+def test_another_dataset_is_not_compared_with(seeds, train, tmp_path):
+    train({0: (0.6, 1, 10), 1: (0.7, 1, 10)})
+    assert seeds("synthgesture", "--seeds", "0-1", "--out", tmp_path / "a")[0] == 0
+    against = ("--seeds", "0-1", "--against", tmp_path / "a")
+    code, result, err = seeds("gestures-hard", *against, "--out", tmp_path / "b")
+    assert (code, result) == (2, "")
+    assert all(name in err for name in ("--against", "'gestures-hard'", "'synthgesture'", str(tmp_path / "a")))
+    assert err.count("\n") == 1
+    assert not (tmp_path / "b").exists()  # nothing was trained
+    code, result, _ = seeds("synthgesture-causal", *against, "--out", tmp_path / "c", "--json")  # another recipe
+    assert code == 0
+    assert json.loads(result)["against"]["set"] == "synthgesture"
+
+
+@pytest.mark.parametrize(("field", "word"), [("protocol", "protocol"), ("set", "dataset")])
+def test_what_another_group_does_not_say_is_warned_of(seeds, train, tmp_path, field, word):
     train({0: (0.6, 1, 10), 1: (0.7, 1, 10)})
     assert seeds("synthgesture", "--seeds", "0-1", "--out", tmp_path / "a")[0] == 0
     words = ("synthgesture", "--seeds", "0-1", "--out", tmp_path / "b", "--against", tmp_path / "a")
     assert "warning" not in seeds(*words)[1]
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    del summary["protocol"]
+    del summary[field]
     (tmp_path / "a" / "summary.json").write_text(json.dumps(summary))
     code, result, _ = seeds(*words)
     assert code == 0
-    assert "warning: its protocol is not known" in result
+    assert f"warning: its {word} is not known" in result
+    assert result.count("warning") == 1
 
 
 def test_against_a_single_run(seeds, train, tmp_path):

@@ -204,7 +204,7 @@ def test_a_lost_shard_is_named(tmp_path, cache, workers):
         shard.unlink()
     with raises(DataError, "shard", mentions="shard-00000.npy") as caught:
         list(EvalBatches(clips, 4, CPU))
-    clips.close()  # the error's frames would keep the worker, and collecting it waits ten seconds
+    clips.close()  # the error's frames would keep the worker
     assert "\n" not in str(caught.value)
 
 

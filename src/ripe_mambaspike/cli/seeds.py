@@ -53,7 +53,7 @@ class SeedsCommand:
     slurm: Annotated[list[str], option("PARTITION|KEY=VALUE")] = field(default_factory=list)
     """Run on Slurm instead: a partition, then options of submitit, such as timeout_min=600 gpus_per_node=1."""
     against: Folder = None
-    """Another group's folder, to test for a difference by Welch's t-test."""
+    """Another group's folder, of the same dataset and protocol, to test for a difference by Welch's t-test."""
     json: Json = False
 
     def run(self) -> int:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ripe_mambaspike.data.loader_exit import iterate_loader
 from ripe_mambaspike.data.settings import DataSettings
 from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError, RipeError
 
@@ -69,7 +70,7 @@ class ClipCache:
         refused = None
         try:
             with explain_lost_workers():
-                for made in loader:
+                for made in iterate_loader(loader):
                     if isinstance(made, RipeError):
                         refused = made
                         break
@@ -244,7 +245,10 @@ def _alive(loader: DataLoader[Any]) -> bool:
 
 
 def _ignore_signals(worker: int) -> None:
-    """Ignore Ctrl-C in workers: only the main process handles it, and it may need more batches first."""
+    """Ignore Ctrl-C in workers: only the main process handles it, and it may need more batches first.
+
+    They end with their loader (`loader_exit.py`), or within seconds of a main process that was killed.
+    """
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.SIG_IGN)
 

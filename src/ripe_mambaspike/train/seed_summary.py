@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import InputError, short_repr
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.accuracy import BEST_TEST_EPOCH
 from ripe_mambaspike.schema import read_json
@@ -47,7 +47,8 @@ class GroupComparison(msgspec.Struct, frozen=True):
     recipe: str | None
     top1: GroupStatistics
     welch: WelchTest | None
-    protocol: str = ""  # empty where an earlier summary does not say it
+    protocol: str = ""  # this and the set are empty where an earlier summary does not say them
+    set: str = ""
 
 
 class SeedSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +119,7 @@ class _OtherSummary(msgspec.Struct, frozen=True):
     top1: "_OtherValues"
     recipe: str | None = None
     protocol: str = ""
+    set: str = ""
 
 
 class _OtherValues(msgspec.Struct, frozen=True):
@@ -129,18 +131,22 @@ def read_summary(folder: Path) -> _OtherSummary:
     return read_json(folder / SUMMARY_FILE, _OtherSummary, error=InputError, hint="use a folder of ripe seeds")
 
 
-def check_protocol(protocol: str, other: _OtherSummary, folder: Path) -> None:
-    """Refuse a comparison of groups whose networks were selected on different clips."""
-    if other.protocol not in ("", protocol):
-        wanted = f"a group of the same protocol, {protocol!r}"
-        raise InputError.expected("--against", wanted, repr(other.protocol), path=folder / SUMMARY_FILE)
+def check_comparable(recipe: Recipe, other: _OtherSummary, folder: Path) -> None:
+    """Refuse a comparison of groups of different datasets, or whose networks were selected on different clips."""
+    for name, ours, theirs in (
+        ("dataset", recipe.data.dataset, other.set),
+        ("protocol", recipe.run.protocol, other.protocol),
+    ):
+        if theirs not in ("", ours):
+            wanted = f"a group of the same {name}, {ours!r}"
+            raise InputError.expected("--against", wanted, short_repr(theirs), path=folder / SUMMARY_FILE)
 
 
 def compare_groups(summary: SeedSummary, other: _OtherSummary, name: str) -> GroupComparison:
     theirs = group_statistics(other.top1.values)
     assert theirs is not None  # there is a value
     test = welch_test(summary.top1.values if summary.top1 else (), theirs.values)
-    return GroupComparison(name, other.recipe, theirs, test, other.protocol)
+    return GroupComparison(name, other.recipe, theirs, test, other.protocol, other.set)
 
 
 def summary_table(summary: SeedSummary) -> tuple[list[str], list[list[str]]]:
@@ -164,8 +170,12 @@ def summary_lines(summary: SeedSummary) -> list[str]:
     if (other := summary.against) is None:
         return lines
     lines.append(f"against {other.folder} ({other.recipe}): top-1 {_spread(other.top1)}")
-    if not other.protocol:
-        lines.append(f"warning: its protocol is not known; this group's is {summary.protocol}")
+    for name, ours, theirs in (
+        ("dataset", summary.set, other.set),
+        ("protocol", summary.protocol, other.protocol),
+    ):
+        if not theirs:
+            lines.append(f"warning: its {name} is not known; this group's is {ours}")
     if (test := other.welch) is None:
         return [*lines, "Welch's t-test needs two seeds in each group, and values that vary"]
     numbers = f"t = {test.t:.2f}, {test.freedom:.1f} degrees of freedom, two-sided p = {test.p:.2g}"

@@ -18,7 +18,7 @@ from ripe_mambaspike.train.recipes import load_recipe, with_settings
 from ripe_mambaspike.train.run_folder import RECIPE_FILE, changed_fields, describe_changes
 from ripe_mambaspike.train.seed_summary import (
     SeedSummary,
-    check_protocol,
+    check_comparable,
     compare_groups,
     read_summary,
     summarize_seeds,
@@ -54,7 +54,7 @@ def train_seeds(
     out: folder of the runs and the summary; runs/NAME-seeds by default
     num_jobs: runs at a time on this machine
     slurm: instead, a partition and "key=value" options of submitit
-    against: folder of another group to compare with
+    against: folder of another group of the same dataset and protocol to compare with
     report: is called when a run has ended
     """
     numbers = parse_seeds(seeds) if isinstance(seeds, str) else list(seeds)
@@ -68,7 +68,7 @@ def train_seeds(
     pinned = pinned_store(with_settings(base, words[runs[0]]))
     recipes = {run: with_settings(base, [*words[run], *pinned]) for run in runs}
     if other is not None and against is not None:
-        check_protocol(recipes[runs[0]].run.protocol, other, against)
+        check_comparable(recipes[runs[0]], other, against)
     ended = {run: finished_result(run, recipes[run]) for run in runs}
     commands = [(run, train_command(recipe, run, [*words[run], *pinned])) for run in runs if ended[run] is None]
     executor = jobs.slurm_executor(out, jobs.slurm_parameters(slurm)) if slurm and commands else None
