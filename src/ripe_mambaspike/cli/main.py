@@ -171,6 +171,8 @@ def _parse(words: list[str]) -> Any:
     while isinstance(commands, Mapping) and rest and rest[0] in commands:
         program, found, rest = f"{program} {rest[0]}", commands[rest[0]], rest[1:]
         commands, description = found if isinstance(found, tuple) else (found, None)
+    if isinstance(commands, Mapping) and not rest:
+        rest = ["--help"]  # ripe, or a group of commands, alone
     brief = commands is COMMANDS and rest[:1] in (["-h"], ["--help"])
     try:
         return tyro.cli(
@@ -182,6 +184,6 @@ def _parse(words: list[str]) -> Any:
         )
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0
-        if code == 0 and words[0] in WITH_RECIPE_FIELDS:
+        if code == 0 and words and words[0] in WITH_RECIPE_FIELDS:
             show_fields()
         return code
