@@ -26,7 +26,7 @@ from torture.trials import (
     timed,
 )
 
-KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 100}
+KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 100, "study": 50}
 
 
 def main() -> int:
@@ -86,6 +86,8 @@ def _trials(forks: Forks, base: Path, options: argparse.Namespace) -> Iterator[T
         tester = JobTester(forks, job, base)
         if selected("kill random"):
             yield kill_at_random(tester, scaled(KILLS[job.name]), random)
+        if job.only_kills:
+            continue
         if selected("kill change"):
             yield kill_at_changes(tester, scaled(150), random)
         if selected("full disk"):

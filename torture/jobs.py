@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,15 @@ SETTINGS = (
     "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}", "schedule.epochs=2",
     "schedule.warmup_epochs=1", "run.recalibrate_batches=2", "run.device=cpu", "run.checkpoint_minutes=0.0001",
 )  # fmt: skip
-TIMED = ("seconds", "samples_per_second", "memory_mib")  # differ between runs
+TIMED = (
+    "seconds",
+    "samples_per_second",
+    "memory_mib",
+    "clips_per_second",
+    "hours",
+    "written",
+    "commit",
+)  # differ between runs
 State = dict[str, str]
 
 
@@ -26,6 +35,7 @@ class Job:
     name: str
     words: Callable[[Path], list[str]]
     state: Callable[[Path], State]
+    only_kills: bool = False  # it writes from processes of its own, where changes on disk are not counted
 
 
 def digest(data: bytes) -> str:
@@ -48,7 +58,7 @@ def run_state(folder: Path) -> State:
                 rows = [{key: value for key, value in row.items() if key not in TIMED} for row in csv.DictReader(file)]
             state[name] = digest(json.dumps(rows).encode())
         elif path.name == "result.json":
-            found = {key: value for key, value in json.loads(path.read_text()).items() if key not in (*TIMED, "commit")}
+            found = {key: value for key, value in json.loads(path.read_text()).items() if key not in TIMED}
             state[name] = digest(json.dumps(found, sort_keys=True).encode())
         elif path.suffix == ".safetensors" and path.parent.name == "checkpoints":
             data = path.read_bytes()
@@ -60,6 +70,19 @@ def run_state(folder: Path) -> State:
     for old in newest[:-1]:  # which older one is left depends on when a run was stopped
         del state[old]
     return state
+
+
+def study_state(folder: Path) -> State:
+    """The digest of a study's results without times, and of its networks."""
+    networks = {name: value for name, value in tree(folder).items() if name.endswith("best/model.safetensors")}
+    results = json.loads((folder / "components" / "results.json").read_text())
+    return {"results.json": digest(json.dumps(_untimed(results), sort_keys=True).encode()), **networks}
+
+
+def _untimed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _untimed(one) for key, one in value.items() if key not in TIMED}
+    return [_untimed(one) for one in value] if isinstance(value, list) else value
 
 
 def store_state(folder: Path) -> State:
@@ -84,7 +107,7 @@ def make_sources(folder: Path, classes: int = 3, each: int = 8) -> Path:
 
 def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
     """The jobs over sources made once below `base`; `run` runs a command to its end."""
-    gestures, network, sources = base / "gestures", base / "network", make_sources(base / "sources")
+    gestures, network, sources = base / "synthgesture", base / "network", make_sources(base / "sources")
     run(_simulate(gestures))
     run(_train(gestures, network))
     shutil.rmtree(network / "checkpoints")
@@ -95,6 +118,7 @@ def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
                                    "--weights", "fp16"], tree),
         Job("sim make", _simulate, store_state),
         Job("fuse", lambda out: ["fuse", str(network), "--out", str(out / "fused")], tree),
+        Job("study", lambda out: _study(base, out), study_state, only_kills=True),
     )  # fmt: skip
     return {job.name: job for job in jobs}
 
@@ -103,6 +127,13 @@ def _train(root: Path, out: Path) -> list[str]:
     return [
         "train", "synthgesture", "--out", str(out), "--resume", "auto", "--no-report", "--json", "--set",
         f"data.root={root}", *SETTINGS,
+    ]  # fmt: skip
+
+
+def _study(root: Path, out: Path) -> list[str]:
+    return [
+        "study", "components", "--on", "synthgesture", "--arms", "no-tdm", "--seeds", "0", "--out", str(out), "--json",
+        "--root", str(root), "--set", *SETTINGS[1:],
     ]  # fmt: skip
 
 

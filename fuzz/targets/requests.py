@@ -20,6 +20,13 @@ LIMITS = ServerLimits(upload_seconds=2, head_seconds=1, upload_bytes=1 << 20, re
 UPLOAD = (
     b"POST /upload?name=a.bin HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 10\r\n\r\n"
 )
+FORM_BODY = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n' + bytes(10) + b"\r\n--b--\r\n"
+)
+PREDICT = (
+    b"POST /predict?name=a.bin HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: multipart/form-data; boundary=b\r\n"
+    b"content-length: %d\r\n\r\n"
+) % len(FORM_BODY)
 WATCH = (
     b"GET /watch HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
@@ -28,7 +35,7 @@ MESSAGE = b'\x81\x8f\x00\x00\x00\x00{"do": "pause"}'  # a masked text frame
 WORDS = (
     b"transfer-encoding: chunked\r\n", b"content-length: 99999999999\r\n", b"content-length: -1\r\n", b"%00", b"../",
     b"name=<script>", b"\r\n\r\n", b"host: evil\r\n", b"expect: 100-continue\r\n", b"5\r\nabcde\r\n0\r\n\r\n",
-    b"\x88\x80",
+    b"\x88\x80", b"multipart/form-data; boundary=", b"application/octet-stream", b"\r\n--b\r\n", b'filename="',
 )  # fmt: skip
 PAGE = b"GET / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\nconnection: close\r\n\r\n"
 
@@ -69,7 +76,7 @@ def make(name: str) -> Target:
             raise WrongAnswer("the server does not answer any more")
 
     host = b"host: 127.0.0.1:%d" % port
-    seeds = [(UPLOAD + bytes(10)), WATCH + MESSAGE, PAGE % port]
+    seeds = [(UPLOAD + bytes(10)), PREDICT + FORM_BODY, WATCH + MESSAGE, PAGE % port]
     return Target(name, "others", [seed.replace(b"host: 127.0.0.1\r\n", host + b"\r\n") for seed in seeds], run, WORDS)
 
 

@@ -29,12 +29,22 @@ Protocol = Annotated[
     Literal["validation", "paper"] | None,
     option("{validation,paper}", "Sets run.protocol: paper holds nothing out and reports the best test epoch."),
 ]
+Epochs = Annotated[int | None, option("N", "Sets schedule.epochs.")]
+BatchSize = Annotated[int | None, option("N", "Sets schedule.batch_size: clips of one step, for each process.")]
+GridSide = Annotated[int | None, option("N", "Sets data.grid to a square of this side.")]
+SHORT_OPTIONS = {  # of commands that take a recipe → its field
+    "epochs": "schedule.epochs",
+    "batch_size": "schedule.batch_size",
+    "grid": "data.grid",
+    "protocol": "run.protocol",
+}
 Json = Annotated[bool, option(text="Print one JSON document.")]
 SensorSize = Annotated[tuple[int, int] | None, option("W H")]
 CropArea = Annotated[tuple[int, int, int, int] | None, option("X Y W H")]
 TimeUnit = Annotated[Literal["s", "ms", "us", "ns"] | None, option("{s,ms,us,ns}")]
 
 
-def protocol_setting(protocol: str | None) -> list[str]:
-    """The setting of a recipe that the option `Protocol` stands for."""
-    return [] if protocol is None else [f"run.protocol={protocol}"]
+def short_settings(command: Any) -> list[str]:
+    """The settings of a recipe that a command's short options stand for."""
+    given = {field: getattr(command, name) for name, field in SHORT_OPTIONS.items()}
+    return [f"{field}={value}" for field, value in given.items() if value is not None]

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from ripe_mambaspike.cli.main import COMMANDS
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
 
@@ -46,7 +47,6 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
         (("account", "nmnist", "--colour"), ["--colour"]),
         (("models", "--colour", "red"), ["--colour"]),
         (("mdels",), ["mdels"]),
-        ((), []),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else None,
 )
@@ -55,6 +55,14 @@ def test_invalid_options_are_refused(refused, words, named, json):
     if json and words and words[0] in ("account", "models"):
         words = (*words[:1], "--json", *words[1:])
     refused(words, *named)
+
+
+def test_no_command_shows_the_help(ripe):
+    assert ripe() == ripe("--help")
+    assert ripe("data") == ripe("data", "--help")
+    code, out, err = ripe()
+    assert (code, err) == (0, "")
+    assert all(f"• {name} " in out for name in COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -169,10 +177,9 @@ def test_a_positional_argument_is_named_as_in_the_help(refused):
         (("eval", "run", "--splitt", "test"), "ripe eval --help"),
         (("eval",), "ripe eval --help"),
         (("data", "prepare", "folder", "--splitt"), "ripe data prepare --help"),
-        (("data",), "ripe data --help"),
+        (("data", "prepair"), "ripe data --help"),
         (("bench", "infer", "--nothing"), "ripe bench infer --help"),
         (("evl",), "ripe --help"),
-        ((), "ripe --help"),
     ],
 )
 def test_a_parse_error_names_the_help_of_its_command_alone(ripe, words, command):

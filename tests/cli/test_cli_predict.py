@@ -1,5 +1,6 @@
 """`ripe predict`: what is printed, the JSON document, and recordings and networks it cannot use."""
 
+import csv
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import tyro
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.api import load
+from ripe_mambaspike.cli import predict as cli_predict
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import RipeError
@@ -147,7 +149,9 @@ def test_each_invalid_input_gives_one_line(predict, network, clip, tmp_path):
         ((network, bad), (bad,)),
         ((network, empty), (empty,)),
         ((network, small), (small, "10×10", "16×16")),
-        ((network, tmp_path), (tmp_path,)),
+        ((network, tmp_path / "torch"), (tmp_path / "torch",)),
+        ((network, clip, "--csv", tmp_path), ("csv", tmp_path)),
+        ((network, clip, "--csv", tmp_path / "absent" / "out.csv"), ("csv", tmp_path / "absent")),
         ((network, clip, "--time-steps", "31"), ("steps", "31", "30")),
         ((network, clip, "--grid", "2"), ("grid", "2", "8")),
         ((tmp_path / "torch", clip), (tmp_path / "torch" / "config.json", "format")),
@@ -159,6 +163,71 @@ def test_each_invalid_input_gives_one_line(predict, network, clip, tmp_path):
             assert (code, out) == (2, "")
             assert len(err.splitlines()) == 1
             assert all(str(name) in err for name in named), err
+
+
+@pytest.fixture
+def clips(tmp_path):
+    """A folder with four recordings in class folders, and files that are none."""
+    folder = tmp_path / "clips"
+    for number, name in enumerate(("a/1.npz", "a/2, left.csv", "b/1.raw", "b/deep/3.npz")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(make_recording(number), folder / name)
+    for name in ("README.md", "a/notes.json", ".hidden.npz"):
+        (folder / name).write_text("no recording")
+    return folder
+
+
+def read_table(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_folder_as_a_table(predict, network, clips):
+    table = clips / "out.csv"
+    wide = ("--sensor-size", 20, 20)
+    for _ in range(2):  # the table of the first call is no recording of the second
+        code, out, err = predict(network, clips, *wide, "--csv", table)
+        assert (code, err) == (0, "")
+        assert out.splitlines()[-1] == f"Written: {table}"
+    names = ("a/1.npz", "a/2, left.csv", "b/1.raw", "b/deep/3.npz")
+    wanted = [predict_one(load(network, sensor_size=(20, 20)), clips / name) for name in names]
+    rows = read_table(table)
+    assert list(rows[0]) == ["file", "class", "probability"]
+    assert [row["file"] for row in rows] == [str(clips / name) for name in names]
+    assert [row["class"] for row in rows] == [one.label for one in wanted]
+    assert [float(row["probability"]) for row in rows] == [one.probability for one in wanted]
+    table.unlink()
+    document = json.loads(predict(network, clips, *wide, "--json")[1])
+    assert [row["probability"] for row in document["recordings"]] == [one.probability for one in wanted]
+
+
+def test_a_recording_that_fails_has_no_class_in_the_table(predict, network, clips, tmp_path):
+    (clips / "a" / "1.npz").write_bytes(b"nothing of the kind")
+    code, _, err = predict(network, clips, "--sensor-size", 20, 20, "--csv", tmp_path / "out.csv")
+    assert code == 2
+    assert str(clips / "a" / "1.npz") in err
+    rows = read_table(tmp_path / "out.csv")
+    assert (rows[0]["class"], rows[0]["probability"]) == ("", "")
+    assert all(row["class"] in NAMES for row in rows[1:])
+    assert len(rows) == 4
+
+
+def test_an_interrupted_call_leaves_the_earlier_table(predict, network, clips, tmp_path, monkeypatch):
+    table = tmp_path / "out.csv"
+    table.write_text("earlier")
+    kept = set(tmp_path.iterdir())
+
+    def stop(recording, *rest):
+        if "deep" in str(recording):
+            raise KeyboardInterrupt
+        return make_row(recording, *rest)
+
+    make_row = cli_predict._row
+    monkeypatch.setattr(cli_predict, "_row", stop)
+    with pytest.raises(KeyboardInterrupt):
+        predict(network, clips, "--sensor-size", 20, 20, "--csv", table)
+    assert table.read_text() == "earlier"
+    assert set(tmp_path.iterdir()) == kept
 
 
 def test_no_recording(predict, network):

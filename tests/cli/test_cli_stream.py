@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import predict
-from ripe_mambaspike.inference.stream.packets import write_packet
+from ripe_mambaspike.inference.stream.packets import read_packet, write_packet
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, save_labels
 
@@ -164,6 +165,75 @@ def test_packets_and_noise_from_a_pipe_until_ctrl_c(network, events):
     assert "Traceback" not in err.decode()
     assert rows[-1]["summary"]["invalid_packets"] >= 19
     assert rows[-1]["summary"]["predictions"] >= 7
+
+
+def send_process(words):
+    command = [sys.executable, "-m", "ripe_mambaspike", "send", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["tcp", "udp"])
+def test_answers_over_a_socket_are_those_of_the_file(ripe, network, recording, scheme):
+    """Two processes and a socket between them, as on two machines."""
+    words = ("--window", "40", "--hop", "20", "--json")
+    expected, whole = rows_of(ripe("stream", network, "--source", recording, *words, "--pace", "fast"))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if scheme == "tcp" else socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"{scheme}://127.0.0.1:{one.getsockname()[1]}"
+    receiver = stream_process([network, "--source", address, *words, *(["--stall", "30"] if scheme == "udp" else [])])
+    assert address in receiver.stderr.readline().decode()
+    sender = send_process([recording, "--to", address, "--json"])
+    out, err = sender.communicate(timeout=120)
+    assert sender.returncode == 0, err.decode()
+    sent = json.loads(out)
+    assert (sent["events"], sent["rounds"], sent["lost"]) == (4000, 1, {})
+    if scheme == "udp":  # which has no end: the last window stays open
+        expected = expected[:-1]
+        lines = [receiver.stdout.readline() for _ in expected]
+        receiver.send_signal(signal.SIGINT)
+        rest, err = receiver.communicate(timeout=120)
+        assert receiver.returncode == 130, err.decode()
+        rows = [json.loads(line) for line in [*lines, *rest.splitlines()]]
+    else:
+        out, err = receiver.communicate(timeout=120)
+        assert receiver.returncode == 0, err.decode()
+        rows = [json.loads(line) for line in out.splitlines()]
+    *answers, last = rows
+    for field in ("start_us", "stop_us", "label", "probabilities", "rates"):
+        assert [one[field] for one in answers] == [one[field] for one in expected]
+    assert last["summary"]["events"] == whole["events"] == 4000
+    assert last["summary"]["dropped"] == {"queue": 0, "rate": 0, "late": 0, "stray": 0}
+    assert (last["summary"]["invalid_packets"], last["summary"]["lost_packets"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_loop_is_sent_until_ctrl_c(recording):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(60)
+        address = f"udp://127.0.0.1:{receiver.getsockname()[1]}"
+        sender = send_process([recording, "--to", address, "--loop", "--speed", "20"])
+        newest = -1
+        while newest < 300_000:  # in the third round
+            packet = read_packet(receiver.recv(65536))
+            assert packet.sensor_size == SENSOR
+            assert packet.events["t"][0] >= newest
+            newest = int(packet.events["t"][-1])
+        sender.send_signal(signal.SIGINT)
+        out, err = sender.communicate(timeout=60)
+    assert (sender.returncode, err) == (130, b"")
+    assert f"packets to {address}" in out.decode()
+
+
+def test_invalid_receivers_are_refused(refused, recording, tmp_path):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        closed = f"tcp://127.0.0.1:{one.getsockname()[1]}"
+    refused(("send", recording, "--to", closed), "--to", closed)
+    refused(("send", recording, "--to", "udp://127.0.0.1:99999"), "--to", "65535")
+    refused(("send", recording, "--to", "udp://127.0.0.1:9", "--speed", "0"), "--speed")
+    refused(("send", tmp_path / "none.raw", "--to", "udp://127.0.0.1:9"), "none.raw")
 
 
 @pytest.mark.parametrize(

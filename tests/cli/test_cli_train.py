@@ -16,6 +16,7 @@ import pytest
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.cli.train import ProgressCallback, complete_resume, gather_settings
 from ripe_mambaspike.data.simulated import simulate_dataset
+from ripe_mambaspike.train.recipes import load_recipe
 
 FIELDS = {
     "name": "tiny",
@@ -196,6 +197,19 @@ def test_the_paper_protocol_says_so(ripe, words, tmp_path):
     assert json.loads(ripe("eval", tmp_path / "run", "--device", "cpu", "--json").out)["selected_on_test"] is True
     again = ripe("train", str(tmp_path / "run" / "recipe.yaml"), "--out", str(tmp_path / "run"), "--resume", "--json")
     assert json.loads(again.out) == result
+
+
+def test_short_options_set_fields_of_the_recipe(ripe, refused, words, tmp_path):
+    short = ["--epochs", "1", "--batch-size", "5", "--grid", "18"]
+    fields = ("schedule.epochs=", "schedule.batch_size=", "data.grid=")
+    others = [word for word in words(tmp_path / "run", "--no-report") if not word.startswith(fields)]
+    assert ripe(others[0], *short, *others[1:]).code == 0
+    recipe = load_recipe(tmp_path / "run" / "recipe.yaml")
+    assert (recipe.schedule.epochs, recipe.schedule.batch_size, recipe.data.grid) == (1, 5, (18, 18))
+    refused(words(tmp_path / "other", "--epochs", "3"), "schedule.epochs")  # set twice
+    refused([*others, "--epochs", "0"], "schedule.epochs", "0")
+    refused([*others, "--batch-size", "many"], "--batch-size", "many")
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_protocol_is_chosen_once(refused, words, tmp_path):

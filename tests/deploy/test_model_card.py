@@ -1,5 +1,6 @@
 """The card of an exported folder: what it says is so, its code runs, and no name becomes markup."""
 
+import dataclasses
 import json
 import os
 import re
@@ -14,8 +15,10 @@ from tests.raising import raises
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.deploy.export.card import CardFacts, card_text, result_of_network, safe, write_card
+from ripe_mambaspike.deploy.export.graph import graph_kinds, make_graph
 from ripe_mambaspike.deploy.export.parity import ParityResult
 from ripe_mambaspike.deploy.export.registry import ExportOptions, export_format, export_formats
+from ripe_mambaspike.deploy.export.tensors import graph_tensors
 from ripe_mambaspike.deploy.export.write import write_export
 from ripe_mambaspike.deploy.quantize.convert import (
     AccuracyChange,
@@ -26,6 +29,7 @@ from ripe_mambaspike.deploy.quantize.convert import (
 )
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.events import Recording, make_events
+from ripe_mambaspike.inference.classifier import make_classifier, make_clip
 from ripe_mambaspike.models.accuracy import TrainingResult
 from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe
@@ -59,6 +63,12 @@ def section(text, title):
     return re.split(r"^## ", text.split(f"## {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0].strip()
 
 
+def code(text):
+    """The one Python block of a text."""
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return block
+
+
 def shown(text):
     """The text as a reader of the page sees it."""
     return unescape(re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text))
@@ -70,7 +80,7 @@ def test_the_front_matter_is_yaml_without_a_license(folder):
     fields = yaml.safe_load(front)
     assert "license" not in fields  # weights keep their own
     assert {"event-camera", "spiking-neural-network", "fp16"} <= set(fields["tags"])
-    assert body.lstrip().startswith("# nmnist\n")
+    assert body.lstrip().startswith("# my \\*recipe\\* (RIPE-MambaSpike trained on synthgesture)\n")
 
 
 def test_the_network_and_its_files_are_described(network, folder):
@@ -78,13 +88,14 @@ def test_the_network_and_its_files_are_described(network, folder):
     assert f"| parameters | {network.parameter_count():,} |" in text
     assert "| input | 4 time steps of 2 polarities, 16×20 pixels |" in text
     assert "| form | deployed |" in text
+    assert "| network | nmnist |" in text
     size = (folder / "model.safetensors").stat().st_size
     assert f"| model.safetensors | {size:,} |" in section(text, "Files")
     assert "README" not in section(text, "Files")
 
 
 def test_the_card_s_code_runs(folder, network, monkeypatch):
-    (block,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    block = code(section((folder / "README.md").read_text(), "Use"))
     monkeypatch.chdir(folder)
     names = {}
     exec(block, names)
@@ -105,6 +116,90 @@ def test_the_card_s_command_runs(folder, capsys, monkeypatch):
     assert words[0] == "ripe"
     assert main([*words[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["recordings"][0]["label"] in NASTY
+
+
+@pytest.mark.parametrize(
+    ("labels", "result", "title"),
+    [
+        (None, None, "RIPE-MambaSpike (nmnist)"),
+        (LABELS, None, "RIPE-MambaSpike trained on synthgesture"),
+        (LABELS, replace(RESULT, name="mine"), "mine (RIPE-MambaSpike trained on synthgesture)"),
+        (LABELS, replace(RESULT, name="mine", set="folder"), "mine (RIPE-MambaSpike trained on own recordings)"),
+        (LABELS, replace(RESULT, name="synthgesture"), "RIPE-MambaSpike trained on synthgesture"),
+        (LABELS.with_classes(4, None), None, "RIPE-MambaSpike (nmnist)"),
+    ],
+    ids=["bare", "labels", "run", "folder", "same-name", "new-head"],
+)
+def test_the_title_says_what_it_was_trained_on(network, labels, result, title):
+    text = card_text(network, CardFacts(labels=labels, result=result), {})
+    assert re.findall(r"^# (.*)$", text.split("```")[0], re.MULTILINE) == [title]
+
+
+@pytest.mark.parametrize("by", ["time", "count"])
+@pytest.mark.parametrize("binary", [False, True], ids=["counts", "binary"])
+@pytest.mark.parametrize(
+    ("sensor", "crop", "grid"),
+    [
+        ((40, 36), None, (16, 20)),
+        ((40, 36), (3, 5, 24, 26), (16, 20)),
+        ((20, 16), None, (16, 20)),
+        (None, None, (9, 31)),
+    ],
+    ids=["whole", "crop", "own-size", "unknown"],
+)
+def test_the_binning_of_the_card_is_that_of_the_package(network, by, binary, sensor, crop, grid):
+    labels = dataclasses.replace(LABELS, by=by, binary=binary, sensor_size=sensor, crop=crop, grid=grid)
+    names = {}
+    exec(code(section(card_text(network, CardFacts(labels=labels), {}), "Input")), names)
+    width, height = sensor or grid[::-1]
+    assert names["SENSOR"] == (width, height)
+    random = np.random.default_rng(1)
+    x, y = random.integers(0, width, 3001), random.integers(0, height, 3001)
+    t, p = random.integers(-5_000, 90_001, 3001), random.integers(0, 2, 3001)
+    classifier = make_classifier(network, labels, labels.time_steps, labels.grid)
+    wanted = make_clip(classifier, Recording(make_events(x, y, t, p), (width, height)))
+    found = names["bin_events"](x, y, t, p)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, wanted.numpy())
+    assert found.max() == 1 if binary else found.max() > 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"causal": True}, {"num_tokens": 3}], ids=["plain", "causal", "tokens"])
+def test_the_tensors_of_the_card_are_those_of_the_graphs(fields):
+    small = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 3, "form": "deployed"}
+    model = create_model("nmnist", seed=0, num_classes=4, **small, **fields).eval()
+    kinds = graph_kinds(model.config)
+    found = graph_tensors(model.config, kinds, 3, (16, 20), static=True)
+    wanted = []
+    for kind in kinds:
+        graph = make_graph(kind, model, 16, 20)
+        with torch.no_grad():
+            outputs = graph.module(*graph.example)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        for role, names, values in (
+            ("input", graph.input_names, graph.example), ("output", graph.output_names, outputs)
+        ):  # fmt: skip
+            for name, value in zip(names, values, strict=True):
+                wanted.append((kind, role, name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
+    assert [(one.graph, one.role, one.name, one.dtype, one.shape) for one in found] == wanted
+    text = section(
+        card_text(model, CardFacts(to="onnx", labels=dataclasses.replace(LABELS, time_steps=3)), {}), "Tensors"
+    )
+    assert "| clip | input | x | float32 | B × 3 × 2 × 16 × 20 |" in text
+    assert "| step | input | step | int64 | scalar |" in text
+    assert "| step | input | stages.0.first\\_conv.input | float32 | B × 2 × 16 × 20 |" in text
+
+
+@pytest.mark.parametrize(
+    ("to", "graphs", "expected"),
+    [("onnx", (), True), ("onnx", ("step", "tail"), False), ("torch-export", (), False), ("safetensors", (), False)],
+)
+def test_a_script_comes_with_a_clip_graph_in_onnx(network, to, graphs, expected):
+    text = card_text(network, CardFacts(to=to, graphs=graphs, labels=LABELS), {})
+    assert ("## Without this package" in text) == expected
+    assert "bin_events" in section(text, "Input")
+    assert text.count("def bin_events") == 1
+    assert ("## Tensors" in text) == (to != "safetensors")
 
 
 @pytest.mark.parametrize("to", ["onnx", "nir"])

@@ -290,7 +290,10 @@ def test_a_pipe_is_read_to_its_end(tmp_path):
     assert source.last_invalid == "a sensor of 30×30 in a stream of 20×18"
 
 
-@pytest.mark.parametrize("given", ["tcp://host:1", "udp://host", "udp://host:70000", "udp://:5", "udp://[::1:5"])
+@pytest.mark.parametrize(
+    "given",
+    ["http://host:1", "tcp://host", "tcp://host:70000", "udp://host", "udp://host:70000", "udp://:5", "udp://[::1:5"],
+)
 def test_addresses_that_are_no_source(given):
     with raises(InputError, field="source", mentions=("udp://HOST:PORT", given)):
         open_stream(given)

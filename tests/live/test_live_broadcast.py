@@ -7,13 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from ripe_mambaspike import create_model
+from ripe_mambaspike import create_model, write
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.packets import write_packet
-from ripe_mambaspike.inference.stream.sources import UdpSource
+from ripe_mambaspike.inference.stream.send import RecordingSender
+from ripe_mambaspike.inference.stream.sources import UdpSource, open_stream
 from ripe_mambaspike.live.broadcast import MAX_KEPT_PREDICTIONS, LiveStream
 from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS
 from ripe_mambaspike.live.network import make_served_network
@@ -67,6 +68,29 @@ def test_predictions_are_those_of_the_streamer(broadcast, wait_until, random_eve
     wanted = [answer for answer in network.for_stream(SENSOR)[0].push(events) if answer.final]
     for told, answer in zip(finals, wanted, strict=True):
         assert json.loads(told.json)["p"] == pytest.approx(answer.probabilities, abs=1e-5)
+
+
+def test_a_tcp_source_takes_one_sender_after_another(broadcast, wait_until, random_events, network, tmp_path):
+    """Recordings that `ripe send` plays; the second one's clock goes on a minute later."""
+    source = open_stream("tcp://127.0.0.1:0", keep_listening=True)
+    live = broadcast(source)
+    live.start()
+    wanted = []
+    for number in range(2):
+        events = random_events(3000, 0.45, seed=number, start_us=60_000_000 * number)
+        write(Recording(events, SENSOR), tmp_path / "clip.npz")
+        RecordingSender(tmp_path / "clip.npz", f"tcp://127.0.0.1:{source.address[1]}", speed=2).run()
+        wanted.append(next(one for one in network.for_stream(SENSOR)[0].push(events) if one.final))
+
+    def finals():
+        return [told for told in live.predictions(0, MAX_KEPT_PREDICTIONS)[0] if told.final]
+
+    def told(answer):
+        shares = [json.loads(one.json)["p"] for one in finals()]
+        return any(share == pytest.approx(answer.probabilities, abs=1e-5) for share in shares)
+
+    wait_until(lambda: all(map(told, wanted)), "the first window of both")
+    assert source.invalid == 0
 
 
 @pytest.mark.slow

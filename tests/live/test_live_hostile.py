@@ -10,6 +10,8 @@ pytest.importorskip("websockets", reason="websockets is not installed (the extra
 
 HEAD = b" HTTP/1.1\r\nHost: localhost\r\n"
 UPLOAD = b"POST /upload?name=x.npz" + HEAD
+PREDICT = b"POST /predict?name=x.npz" + HEAD
+FORM = PREDICT + b"Content-Type: multipart/form-data; boundary=b\r\n"
 REQUESTS = {
     "a chunked body that is none": UPLOAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     "a chunk of 2^64 bytes": UPLOAD + b"Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\nx",
@@ -26,6 +28,15 @@ REQUESTS = {
     "an encoded NUL in the name": b"POST /upload?name=a%00b%2f..%2f..%2fc.npz" + HEAD + b"Content-Length: 3\r\n\r\nabc",
     "half a code point in the name": b"POST /upload?name=%ed%a0%80.npz" + HEAD + b"Content-Length: 3\r\n\r\nabc",
     "many names": b"POST /upload?" + b"name=a&" * 2000 + HEAD + b"Content-Length: 3\r\n\r\nabc",
+    "a prediction without a length": PREDICT + b"\r\nnobody knows how long this is",
+    "a prediction of 2^64 bytes": PREDICT + b"Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\nx",
+    "a prediction that breaks off": PREDICT + b"Content-Length: 5000\r\n\r\nbegun",
+    "an encoded NUL in a prediction": b"POST /predict?name=a%00b%2f..%2fc.npz" + HEAD + b"Content-Length: 3\r\n\r\nabc",
+    "two content types": PREDICT + b"Content-Type: a/b\r\nContent-Type: c/d\r\nContent-Length: 3\r\n\r\nabc",
+    "a form of boundaries": FORM + b"Content-Length: 4000\r\n\r\n" + b"--b\r\n" * 800,
+    "a form that breaks off": FORM + b"Content-Length: 60\r\n\r\n--b\r\nContent-Disposition: form-data; filename=x.npz",
+    "a form with a name of bytes": FORM + b"Content-Length: 71\r\n\r\n--b\r\nContent-Disposition: form-data; "
+    b'filename="\xff\x00../"\r\n\r\nabc\r\n--b--\r\n',
     "another method": b"TRACE /" + HEAD + b"\r\n",
     "a tunnel": b"CONNECT example.org:443" + HEAD + b"\r\n",
     "an address as path": b"GET http://example.org/" + HEAD + b"\r\n",
@@ -39,7 +50,7 @@ REQUESTS = {
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 }  # fmt: skip
 
-STATUSES = (b"", b"200", b"400", b"403", b"404", b"405", b"422", b"426", b"431")  # none: it was closed
+STATUSES = (b"", b"200", b"400", b"403", b"404", b"405", b"415", b"422", b"426", b"431")  # none: it was closed
 
 
 def ask(running, data):
@@ -56,6 +67,12 @@ def ask(running, data):
     return said
 
 
+def is_idle(running):
+    """Whether no request is under way, and none has left a file."""
+    service = running.service
+    return service.arriving == service.predictions.active == 0 and not list(service.folder.iterdir())
+
+
 @pytest.fixture(scope="module")
 def patient(serving):
     """A service that gives up soon, and takes many uploads."""
@@ -67,7 +84,7 @@ def patient(serving):
 def test_a_hostile_request_does_no_harm(patient, wait_until, kind):
     said = ask(patient, REQUESTS[kind])
     assert said[9:12] in STATUSES, said[:200]
-    wait_until(lambda: patient.service.arriving == 0 and not list(patient.service.folder.iterdir()), "its end")
+    wait_until(lambda: is_idle(patient), "its end")
     assert patient.request("GET", "/")[0] == 200
 
 
@@ -87,5 +104,5 @@ def test_changed_requests_do_no_harm(patient, wait_until):
                 data[at:at] = data[max(0, at - draw.randrange(1, 30)) : at]
         said = ask(patient, bytes(data))
         assert said[9:12] in STATUSES, (bytes(data), said[:200])
-    wait_until(lambda: patient.service.arriving == 0 and not list(patient.service.folder.iterdir()), "their end")
+    wait_until(lambda: is_idle(patient), "their end")
     assert patient.request("GET", "/")[0] == 200

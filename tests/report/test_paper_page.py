@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.studies.stored_results import arm, effect, store_costs, store_study
+from tests.studies.stored_results import arm, effect, store_costs, store_study, summary
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.report import paper
@@ -21,7 +21,7 @@ def results(tmp_path):
     store_costs(folder)
     arms = [arm("full", (70.0, 71.0)), arm("no-tdm", (68.0, 69.0), effect=effect(-2.0, 0.03, "*"))]
     store_study(folder, "components", {"sim-cifar10": arms})
-    shaken = [arm("ripe", (70.0, 71.0), conditions={"noise=0.5": {"mean": 43.25}})]
+    shaken = [arm("ripe", (70.0, 71.0), conditions={"noise=0.5": summary(43.25)})]
     store_study(folder, "robustness", {"gestures-hard": shaken})
     return folder
 

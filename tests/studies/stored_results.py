@@ -12,8 +12,10 @@ def summary(*values):
 
 
 def arm(name, values, *, effect=None, verdict=None, **more):
-    paper = None if verdict is None else {"dataset": "cifar10dvs", "verdict": verdict}
-    found = {"arm": name, "title": name.title(), "x": None, "top1": summary(*values) if values else None,
+    paper = None if verdict is None else {"dataset": "cifar10dvs", "counterpart": True, "top1": None, "delta": None,
+                                             "sd": None, "verdict": verdict}  # fmt: skip
+    found = {"arm": name, "title": name.title(), "settings": [], "seeds": list(range(len(values))), "x": None,
+             "top1": summary(*values) if values else None,
              "effect": effect, "paper": paper, "rate": None, "rate_sd": None, "conditions": {},
              "parameters": {}}  # fmt: skip
     return found | more
@@ -29,8 +31,9 @@ def store_study(folder, name, sets, **more):
     document = {
         "format": "ripe-study", "version": 1, "study": name, "title": f"The study {name}", "commit": "a" * 40,
         "written": "2026-11-18 05:00", "trained_at": ["b" * 40], "devices": ["NVIDIA H200"], "planned": 10,
-        "ended": 10, "failed": 0, "hours": 1.5,
-        "sets": [{"set": one, "counterpart": "cifar10dvs", "arms": arms} for one, arms in sets.items()],
+        "ended": 10, "failed": 0, "hours": 1.5, "question": "?", "answers": [], "reference": "full",
+        "sets": [{"set": one, "dataset": one, "counterpart": "cifar10dvs", "protocol": "validation", "epochs": 1,
+                  "clips": {}, "store": None, "arms": arms} for one, arms in sets.items()],
     }  # fmt: skip
     path = folder / "studies" / name / "results.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -124,3 +124,9 @@ def test_peers_have_the_rows_of_table_1():
         assert (where, value.top1) == (dataset, accuracy)
         assert value.delta == (None if delta is None else pytest.approx(delta))
     assert paper_value(study, study.arm("cnn-gru"), "cifar10dvs") is None
+
+
+def test_equal_means_have_an_interval_too():
+    found = effect_of([1.0, 3.0], [2.0, 2.0])
+    assert found.delta == 0
+    assert found.high == -found.low == pytest.approx(stats.t.ppf(0.975, 1))  # the standard error is 1

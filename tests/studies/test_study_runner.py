@@ -11,11 +11,13 @@ from dataclasses import replace
 
 import pytest
 
+from ripe_mambaspike.files import locked
 from ripe_mambaspike.models.accuracy import read_result
 from ripe_mambaspike.studies import runner
 from ripe_mambaspike.studies.measures import read_measures
 from ripe_mambaspike.studies.runner import run_workers
-from ripe_mambaspike.train.recipes import with_settings
+from ripe_mambaspike.studies.worker import RunTask, answer_task
+from ripe_mambaspike.train.recipes import load_recipe, to_dict, with_settings
 from ripe_mambaspike.train.run import train
 
 WORKER = """
@@ -233,3 +235,23 @@ def watch(progress, outcome):
         print("an epoch has passed", flush=True)
 run_workers(plan.runs, 1, watch=watch)
 """
+
+
+@pytest.mark.parametrize(("patience", "event"), [(30.0, "ended"), (0.0, "failed")])
+def test_a_run_waits_for_the_worker_of_a_killed_study(tmp_path, monkeypatch, patience, event):
+    """The folder is locked until its worker has stopped."""
+    tries = []
+
+    def train(recipe, folder, **options):
+        tries.append(folder)
+        if len(tries) < 3:
+            with locked(folder / "lock", "a test"), locked(folder / "lock", "another run"):
+                pass
+
+    monkeypatch.setattr("ripe_mambaspike.train.run.train", train)
+    monkeypatch.setattr("ripe_mambaspike.studies.measures.measure_run", lambda *words, **options: None)
+    monkeypatch.setattr("ripe_mambaspike.studies.worker.LOCK_SECONDS", patience)
+    task = RunTask(recipe=to_dict(load_recipe("synthgesture")), folder=str(tmp_path), log=str(tmp_path / "log"))
+    said = []
+    answer_task(task, lambda: False, said.append)
+    assert (said[-1].event, len(tries)) == (event, 3 if patience else 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.raising import raises
-from tests.studies.stored_results import arm, effect, store_costs, store_study
+from tests.studies.stored_results import arm, effect, store_costs, store_study, summary
 
 from ripe_mambaspike.account.sweeps import sweep
 from ripe_mambaspike.errors import ConfigError, DataError, InputError
@@ -92,7 +92,7 @@ def test_rows_that_were_counted_with_64_tokens(without_results):
 
 
 def test_what_is_missing_is_named(without_results):
-    assert without_results[2].missing == ("not run yet: ripe study components",)
+    assert without_results[2].missing == ("no stored results: run ripe study components, then add --results runs",)
     assert "ripe bench paper" in without_results[16].missing[0]
     assert "--run" in without_results[15].missing[0]
     assert without_results[20].missing == ()
@@ -195,7 +195,7 @@ def test_effects_in_sigmas(components):
 
 
 def test_neurons_have_their_rate_variation(empty):
-    arms = [arm("lif-lif-lif", (60.0, 62.0), rate_sd={"mean": 0.0007}, effect=effect(-1.0, 0.5, "n.s."))]
+    arms = [arm("lif-lif-lif", (60.0, 62.0), rate_sd=summary(0.0007), effect=effect(-1.0, 0.5, "n.s."))]
     store_study(empty, "neuron-mixes", {"gestures-hard": arms})
     table = paper_table(12, results=empty)
     assert value(table, "LIF, LIF", "SR-var on gestures-hard") == 0.0007

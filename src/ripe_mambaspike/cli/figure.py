@@ -32,12 +32,13 @@ class FigureCommand:
 
     def run(self) -> int:
         from ripe_mambaspike import draw_figure
-        from ripe_mambaspike.report.figures.draw import FIGURES
+        from ripe_mambaspike.report.figures.draw import FIGURES, find_figure
 
         if self.name == "list":
             rows = [(name, kind.title, kind.paper, ", ".join(kind.uses)) for name, kind in FIGURES.items()]
             print_table(console(), "Figures", ("name", "shows", "in the paper", "drawn from"), rows, left=4)
             return 0
+        find_figure(self.name)
         if self.out is None:
             raise ConfigError.expected("--out", "a .pdf, .svg or .png file", "none")
         made = draw_figure(

@@ -25,6 +25,7 @@ from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.cli.recipes import RecipesCommand, show_fields
 from ripe_mambaspike.cli.report import ReportCommand
 from ripe_mambaspike.cli.seeds import SeedsCommand
+from ripe_mambaspike.cli.send import SendCommand
 from ripe_mambaspike.cli.serve import ServeCommand
 from ripe_mambaspike.cli.sim import SIM_COMMANDS
 from ripe_mambaspike.cli.stream import StreamCommand
@@ -49,11 +50,12 @@ COMMANDS = {
     "recipes": RecipesCommand,
     "report": ReportCommand,
     "seeds": SeedsCommand,
+    "send": SendCommand,
     "serve": ServeCommand,
     "sim": (SIM_COMMANDS, "Simulate recordings, and fit the simulated camera to real ones."),
     "stream": StreamCommand,
-    "table": TableCommand,
     "study": StudyCommand,
+    "table": TableCommand,
     "train": TrainCommand,
 }
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command
@@ -90,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(command, int):
             return command
         limit_openmp_spin()
-        if words[0] != "data":  # which does not use torch
+        if words[0] not in ("data", "send"):  # which do not use torch
             from ripe_mambaspike.ops.memory import keep_freed_memory
 
             keep_freed_memory()
@@ -121,9 +123,10 @@ def _name_option(error: RipeError, command: Any) -> str:
     A positional argument has the name of the command's help: RECIPE for recipe.
     """
     field, hints = error.field or "", get_type_hints(type(command), include_extras=True)
-    for name in (field, field.rpartition("_")[0]):
+    for name in (field, field.rpartition("_")[0], f"{field}_folder"):  # --run is run_folder: run is the method
         if name in hints and str(error).startswith(f"{field}: "):
-            shown, markers = f"--{name.replace('_', '-')}", getattr(hints[name], "__metadata__", ())
+            option = name.removesuffix("_folder").replace("_", "-")
+            shown, markers = f"--{option}", getattr(hints[name], "__metadata__", ())
             if tyro.conf.Positional in markers:
                 shown = next(one.metavar for one in markers if getattr(one, "metavar", None))
             return f"{shown}{str(error)[len(field) :]}"
@@ -168,6 +171,8 @@ def _parse(words: list[str]) -> Any:
     while isinstance(commands, Mapping) and rest and rest[0] in commands:
         program, found, rest = f"{program} {rest[0]}", commands[rest[0]], rest[1:]
         commands, description = found if isinstance(found, tuple) else (found, None)
+    if isinstance(commands, Mapping) and not rest:
+        rest = ["--help"]  # ripe, or a group of commands, alone
     brief = commands is COMMANDS and rest[:1] in (["-h"], ["--help"])
     try:
         return tyro.cli(
@@ -179,6 +184,6 @@ def _parse(words: list[str]) -> Any:
         )
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0
-        if code == 0 and words[0] in WITH_RECIPE_FIELDS:
+        if code == 0 and words and words[0] in WITH_RECIPE_FIELDS:
             show_fields()
         return code

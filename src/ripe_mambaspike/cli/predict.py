@@ -1,6 +1,8 @@
 """`ripe predict`: classify recordings with a trained network."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +17,7 @@ from ripe_mambaspike.cli.output import console, print_json, print_message, print
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Count, Flag, Json, Number, option
 from ripe_mambaspike.errors import InputError, RipeError
+from ripe_mambaspike.files import write_file
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
@@ -34,13 +37,16 @@ class PredictCommand(NetworkOptions):
     """Classify recordings: the class, its probability, and the leading class over time."""
 
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional, option("RECORDING …")]
-    """Recordings of any format."""
+    """Recordings of any format, or folders of them."""
     held_out: Number = 0
     """Also predict N test recordings of the dataset it was trained on, of different classes."""
     time_steps: Count = None
     """Time bins of a recording. Default: as in training."""
     trust: Flag = False
     """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
+    csv: Annotated[Path | None, option("FILE")] = None
+    """Also write a table, one row a recording: file, class, probability. It is written at the end, whole or not at all;
+    the row of a recording that failed has no class."""
     json: Json = False
 
     def run(self) -> int:
@@ -48,17 +54,19 @@ class PredictCommand(NetworkOptions):
             raise InputError("recordings: expected at least one, got none", field="recordings")
         if self.held_out < 0:
             raise InputError(f"--held-out: expected 0 or more, got {self.held_out}", field="--held-out")
+        _check_csv(self.csv)
+        recordings = _find_all(self.recordings, self.csv)
         classifier = self.load(time_steps=self.time_steps, trust=self.trust)
         out = console()
         keys = ClassStyles()
         made: list[dict[str, Any]] = []
         failed: list[dict[str, str]] = []
-        for path in self.recordings:
+        for path in recordings:
             try:
                 with progress_bar(f"predicting {printable(path)} …"):
                     recording, prediction = _predict(classifier, path)
             except RipeError as error:
-                if len(self.recordings) == 1:
+                if len(recordings) == 1:
                     raise
                 failed.append({"file": printable(path), "error": str(error)})
                 print_message(str(error))
@@ -67,6 +75,8 @@ class PredictCommand(NetworkOptions):
             if not self.json:
                 _show(out, path, prediction, keys)
         made += self._held_out(classifier, out, keys)
+        if self.csv is not None:
+            write_file(self.csv, _table([*made, *failed], recordings), field="csv")
         if self.json:
             print_json(
                 {
@@ -78,10 +88,12 @@ class PredictCommand(NetworkOptions):
                     "failed": failed,
                 }
             )
+        elif self.csv is not None:
+            out.print(escape(f"Written: {printable(self.csv)}"), soft_wrap=True)
         if failed:
             names = ", ".join(one["file"] for one in failed)
             ending = "; the others were predicted" if made else ""
-            print_message(f"{len(failed)} of {len(self.recordings)} recordings failed: {names}{ending}")
+            print_message(f"{len(failed)} of {len(recordings)} recordings failed: {names}{ending}")
         return 2 if failed else 0
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
@@ -109,6 +121,40 @@ class PredictCommand(NetworkOptions):
             if not self.json:
                 _show(out, Path(f"{name} ({label})"), prediction, keys)
         return made
+
+
+def _find_all(given: Sequence[Path], table: Path | None) -> list[Path]:
+    """The recordings that were named, and those in the folders that were; a table of an earlier call is none."""
+    from ripe_mambaspike.data.sets.folder import find_recordings
+
+    recordings: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            recordings.append(path)
+            continue
+        found = [one for one in find_recordings(path) if table is None or one.resolve() != table.resolve()]
+        if not found:
+            raise InputError.expected("recordings", "recordings in the folder", "none", path=path)
+        recordings += found
+    return recordings
+
+
+def _check_csv(path: Path | None) -> None:
+    """Refuse a table that could not be written, before anything is predicted."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        got = "a folder" if path.is_dir() else "one in a folder that does not exist"
+        raise InputError.expected("csv", "a file that can be written", got, path=path)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], order: Sequence[Path]) -> bytes:
+    """The rows as CSV, in the order of the recordings, then the held-out ones."""
+    places = {printable(path): place for place, path in reversed(list(enumerate(order)))}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("file", "class", "probability"))
+    for row in sorted(rows, key=lambda row: places.get(row["file"], len(places))):
+        writer.writerow((row["file"], row.get("label", ""), row.get("probability", "")))
+    return text.getvalue().encode()
 
 
 class ClassStyles:

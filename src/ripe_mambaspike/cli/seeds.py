@@ -9,7 +9,18 @@ import tyro
 from rich.markup import escape
 
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_table, printable
-from ripe_mambaspike.command_options import Count, Folder, Json, Protocol, Settings, option, protocol_setting
+from ripe_mambaspike.command_options import (
+    BatchSize,
+    Count,
+    Epochs,
+    Folder,
+    GridSide,
+    Json,
+    Protocol,
+    Settings,
+    option,
+    short_settings,
+)
 
 if TYPE_CHECKING:
     from ripe_mambaspike.train.jobs import RunOutcome
@@ -31,6 +42,9 @@ class SeedsCommand:
     """Cross-validate every seed with this many folds; its accuracy is over all folds. Default: as the recipe says."""
     set: Settings = field(default_factory=list)
     """Fields of the recipe, for example: --set schedule.epochs=3 data.by=count."""
+    epochs: Epochs = None
+    batch_size: BatchSize = None
+    grid: GridSide = None
     protocol: Protocol = None
     out: Folder = None
     """Folder of the runs and the summary. Default: runs/NAME-seeds."""
@@ -51,7 +65,7 @@ class SeedsCommand:
             self.recipe,
             self.seeds,
             folds=self.folds,
-            settings=[*self.set, *protocol_setting(self.protocol)],
+            settings=[*self.set, *short_settings(self)],
             out=out,
             num_jobs=self.jobs,
             slurm=self.slurm,

@@ -28,12 +28,13 @@ class StreamCommand(NetworkOptions):
     """Classify a stream of events while it arrives.
 
     A window of fixed length ends every hop; its prediction is that of ripe predict on the window's events. The stream
-    is a recording that is replayed, packets on standard input, or packets in UDP datagrams (docs/streaming.md describes
-    the format). Ctrl-C ends it with a summary.
+    is a recording that is replayed, or packets on standard input, in UDP datagrams or over a TCP connection
+    (docs/streaming.md describes the format; ripe send sends them). Ctrl-C ends it with a summary.
     """
 
-    source: Annotated[str, option("FILE|udp://HOST:PORT|-")]
-    """A recording of any format, a UDP port to listen on, or - for standard input."""
+    source: Annotated[str, option("FILE|udp://HOST:PORT|tcp://HOST:PORT|-")]
+    """A recording of any format, a UDP or TCP port to listen on, or - for standard input. With TCP, the stream ends
+    when the sender closes its connection."""
     window: Milliseconds = None
     """Length of a window. Default: that of the training clips (their median), or 1500 ms if the network does not store
     it."""
@@ -42,7 +43,8 @@ class StreamCommand(NetworkOptions):
     early: Flag = False
     """Also predict for windows that are not full, whenever one of their bins closes (RIPE-MambaSpike alone)."""
     pace: Literal["real", "fast"] = "real"
-    """Replay a recording at its own pace, or as fast as possible; for standard input, whether its writer can wait."""
+    """Replay a recording at its own pace, or as fast as possible; for standard input and TCP, whether the sender can
+    wait."""
     time_steps: Count = None
     """Time bins of a window. Default: as in training."""
     max_rate: Annotated[float | None, option("EVENTS/S")] = None
@@ -61,6 +63,7 @@ class StreamCommand(NetworkOptions):
     """Print one JSON line for every prediction, and one for the summary."""
 
     def run(self) -> int:
+        from ripe_mambaspike.inference.stream.addresses import is_address
         from ripe_mambaspike.inference.stream.run import make_stream
         from ripe_mambaspike.inference.stream.summary import StreamLimits
         from ripe_mambaspike.inference.streamer import MAX_WINDOW_US
@@ -84,7 +87,7 @@ class StreamCommand(NetworkOptions):
                 )  # fmt: skip
             if self.window is None:
                 warn_default_window(classifier)
-            if self.source.startswith("udp://"):
+            if is_address(self.source):
                 print_message(f"listening on {self.source}")
             try:
                 stream.run()
@@ -173,6 +176,8 @@ def print_summary(summary: "StreamSummary") -> None:
         lines.append(f"events dropped: {', '.join(lost)}")
     if summary.invalid_packets:
         lines.append(f"invalid packets: {summary.invalid_packets:,} (the last: {escape(summary.last_invalid or '')})")
+    if summary.lost_packets:
+        lines.append(f"datagrams lost before they were read: {summary.lost_packets:,}")
     rest = {"windows without an event": summary.silent_windows, "stalls": summary.stalls, "restarts": summary.restarts}
     if counted := [f"{name} {count:,}" for name, count in rest.items() if count]:
         lines.append(", ".join(counted))

@@ -12,6 +12,7 @@ from ripe_mambaspike.cli.output import console, print_json, print_message, print
 from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
 from ripe_mambaspike.cli.train import clock
 from ripe_mambaspike.command_options import Count, Flag, Float, Folder, Json, Settings, option
+from ripe_mambaspike.errors import ConfigError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.studies.plan import StudyPlan
@@ -65,6 +66,10 @@ class StudyCommand:
         from ripe_mambaspike import run_study
         from ripe_mambaspike.studies.run import DEFAULT_OUT
 
+        if self.measure and not self.plan:
+            raise ConfigError.expected("--measure", "--plan with it", "none")
+        if self.plan and self.report:
+            raise ConfigError.expected("--report", "either --plan or --report", "both")
         if self.name == "list":
             return self._list()
         if self.plan:
@@ -133,11 +138,10 @@ def _watcher(update: ProgressUpdate, quiet: bool) -> "Watch":
     def watch(progress: "StudyProgress", outcome: "Outcome | None") -> None:
         left = "" if progress.seconds_left is None else f", {clock(progress.seconds_left)} left"
         failed = f", {progress.failed} failed" if progress.failed else ""
-        state = f"{progress.running} running{failed}{left}"
-        update(state, progress.ended, progress.total)
+        update(f"{progress.running} running{failed}{left}", progress.ended, progress.total)
         if outcome is not None and not quiet:
-            how = _ended_as(outcome)
-            print(f"{progress.ended}/{progress.total} {outcome.run}: {how} ({state})", file=sys.stderr, flush=True)
+            line = f"{progress.ended}/{progress.total} {outcome.run}: {_ended_as(outcome)}{failed}{left}"
+            print(line, file=sys.stderr, flush=True)
 
     return watch
 

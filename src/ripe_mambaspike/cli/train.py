@@ -16,7 +16,17 @@ from rich.markup import escape
 from ripe_mambaspike.cli.output import console, format_number, print_json
 from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
 from ripe_mambaspike.cli.signals import stop_on_signal
-from ripe_mambaspike.command_options import Folder, Json, Protocol, Settings, option, protocol_setting
+from ripe_mambaspike.command_options import (
+    BatchSize,
+    Epochs,
+    Folder,
+    GridSide,
+    Json,
+    Protocol,
+    Settings,
+    option,
+    short_settings,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +61,9 @@ class TrainCommand:
     network; the last layer is new where the classes differ."""
     freeze: Annotated[Literal["stages", "all-but-head"] | None, option("{stages,all-but-head}")] = None
     """Sets model.freeze: leave the spiking stages, or all but the head, as they are."""
+    epochs: Epochs = None
+    batch_size: BatchSize = None
+    grid: GridSide = None
     protocol: Protocol = None
     out: Folder = None
     """The run's folder. Default: runs/NAME; with --resume and the recipe.yaml of a run, the folder of that run."""
@@ -72,7 +85,7 @@ class TrainCommand:
             logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # rank 0 logs it
         resume = self.resume == "auto"
         base = load_recipe(self.recipe)
-        recipe = with_settings(base, [*self.set, *self._start_settings(), *protocol_setting(self.protocol)])
+        recipe = with_settings(base, [*self.set, *self._start_settings(), *short_settings(self)])
         folder = self.out or default_folder(replace(base, name=recipe.name), self.recipe, resume)
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
         device = choose_device(recipe.run.device, "run.device").type

@@ -57,10 +57,6 @@ def predict(network: "Classifier | Model", recording: Recording | str | Path) ->
     mean over the steps so far. Unless the network is causal it mixes tokens of the whole clip, so a step's logits are
     not those that a shorter recording would give.
     """
-    import torch
-
-    from ripe_mambaspike.models.base import clip_logits
-
     if isinstance(network, Classifier):
         classifier = network
     else:
@@ -71,10 +67,20 @@ def predict(network: "Classifier | Model", recording: Recording | str | Path) ->
         recording = fit_recording(classifier, recording)
     else:
         recording = read_recording(classifier, recording)
-    with torch.no_grad():
-        logits = classifier.compute_logits(make_clip(classifier, recording).unsqueeze(0)).cpu()
+    prediction = predict_fitted(classifier, recording)
     if sentence := duration_warning(classifier, recording):
         warn_about(recording, sentence)
+    return prediction
+
+
+def predict_fitted(classifier: Classifier, recording: Recording) -> Prediction:
+    """The class of a recording that `classifier.region.fit` returned. Nothing is warned about: the caller does that."""
+    import torch
+
+    from ripe_mambaspike.models.base import clip_logits
+
+    with torch.no_grad():
+        logits = classifier.compute_logits(make_clip(classifier, recording).unsqueeze(0)).cpu()
     clip = torch.softmax(clip_logits(logits)[0], -1)
     if not clip.isfinite().all():
         raise WeightsError.expected("logits", "finite numbers", "some that are not")

@@ -106,6 +106,9 @@ class LiveStream:
         if source.invalid:
             invalid = f"{source.invalid:,} invalid packets (the last: {source.last_invalid})"
             problem = f"{invalid}; {problem}" if problem else invalid
+        if lost := getattr(source, "lost", 0):
+            sentence = f"{lost:,} datagrams lost before they were read"
+            problem = f"{sentence}; {problem}" if problem else sentence
         return {
             "live": True,
             "lag": lag if 0 < lag < MAX_LAG_SECONDS else 0.0,

@@ -31,6 +31,8 @@ class ServerLimits:
     upload_seconds: int = 120  # for one upload to arrive
     uploads: int = 2  # arriving or being read at once
     uploads_a_minute: int = 12
+    predictions: int = 2  # requests to /predict that arrive, are read or are computed at once
+    form_parts: int = 16  # of one request to /predict
     events: int = 20_000_000  # of one recording
     seconds: int = 1800  # of one recording
     held: int = 16  # recordings in memory

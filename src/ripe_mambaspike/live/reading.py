@@ -28,10 +28,15 @@ MAX_MEMORY_BYTES = 4 << 30  # address space of the reading process, on top of wh
 MAX_REPLY_BYTES = 1 << 20
 
 
+class RecordingTooLargeError(ReadError):
+    """A recording that would take more events, memory or time than the server allows."""
+
+
 class ReadReply(msgspec.Struct, frozen=True):
     """What the reading process replies: why the recording cannot be read, or what it is."""
 
     error: str | None = None
+    too_large: bool = False  # the error is that of a limit
     sensor_size: tuple[int, int] = (0, 0)
     sensor_size_from: str = ""
     format: str = ""
@@ -55,7 +60,7 @@ async def read_in_subprocess(
         try:
             reply, _ = await asyncio.wait_for(process.communicate(), limits.reading_seconds)
         except TimeoutError:
-            raise ReadError(
+            raise RecordingTooLargeError(
                 f"{name}: expected a recording that is read within {limits.reading_seconds} s, got a longer one",
                 path=name,
             ) from None
@@ -74,7 +79,8 @@ def _recording(code: int | None, reply: bytes, out: Path, path: Path, name: str)
     except (msgspec.MsgspecError, ValueError):
         found = None
     if found is not None and found.error is not None:
-        raise ReadError(found.error.replace(str(path), name), path=name)
+        kind = RecordingTooLargeError if found.too_large else ReadError
+        raise kind(found.error.replace(str(path), name), path=name)
     if code != 0 or found is None:
         raise ReadError(f"{name}: expected a whole recording, got one whose reader ended with {code}", path=name)
     metadata = {"sensor_size_from": found.sensor_size_from}
@@ -92,10 +98,10 @@ def read_bounded(
         pieces.append(piece.copy())
         count += len(piece)
         if count > max_events:
-            raise ReadError.expected("events", f"at most {max_events:,}", "more", path=path)
+            raise RecordingTooLargeError.expected("events", f"at most {max_events:,}", "more", path=path)
     recording = opened.recording(np.concatenate(pieces)).ordered()
     if recording.duration_us > max_seconds * 1_000_000:
-        raise ReadError.expected(
+        raise RecordingTooLargeError.expected(
             "duration", f"at most {max_seconds:,} s", f"{recording.duration_us / 1e6:,.0f} s", path=path
         )
     return recording
@@ -112,11 +118,11 @@ def run_reading_process(arguments: list[str]) -> int:
         recording = read_bounded(path, int(arguments[2]), int(arguments[3]), size)
         recording.events.tofile(out)
         size_from = recording.metadata["sensor_size_from"]
-        reply = ReadReply(None, recording.sensor_size, size_from, recording.format, tuple(recording.warnings))
+        reply = ReadReply(None, False, recording.sensor_size, size_from, recording.format, tuple(recording.warnings))
     except RipeError as error:
-        reply = ReadReply(str(error))
+        reply = ReadReply(str(error), isinstance(error, RecordingTooLargeError))
     except MemoryError:
-        reply = ReadReply(f"{path}: expected a smaller recording, got one that needs too much memory")
+        reply = ReadReply(f"{path}: expected a smaller recording, got one that needs too much memory", True)
     except Exception as error:  # damage that the decoder did not expect
         reply = ReadReply(f"{path}: expected a whole recording, got one that cannot be read ({type(error).__name__})")
     print(msgspec.json.encode(reply).decode())

@@ -1,6 +1,7 @@
-"""The server: the page, uploads and the websocket, behind the checks of `access`."""
+"""The server: the page, uploads, predictions and the websocket, behind the checks of `access`."""
 
 import asyncio
+import json
 import os
 import shutil
 import socket as sockets
@@ -27,6 +28,7 @@ from ripe_mambaspike.live.library import (
 from ripe_mambaspike.live.limits import TRY_AGAIN_LATER_CODE, ConnectionCounter, ServerLimits, TokenBucket
 from ripe_mambaspike.live.messages import error_message
 from ripe_mambaspike.live.network import ServedNetwork
+from ripe_mambaspike.live.prediction_requests import PredictionRequests
 from ripe_mambaspike.live.viewer import Viewer
 from ripe_mambaspike.live.watched import PredictionWorker
 
@@ -62,6 +64,7 @@ class Service:
     names: frozenset[str] = field(default_factory=lambda: known_names("127.0.0.1", ""))
     worker: PredictionWorker = field(default_factory=PredictionWorker)
     library: RecordingLibrary | None = None  # while it runs
+    predictions: PredictionRequests | None = None
     folder: Path | None = None
     found: int = 0  # recordings in the folder, of which some are listed
     viewers: int = 0
@@ -109,6 +112,12 @@ def make_app(service: Service) -> "Starlette":
         except RipeError as error:
             return JSONResponse({"error": str(error)}, 422)
 
+    async def predict(request: "Request") -> "Response":
+        try:
+            return Response(json.dumps(await _answer(service, request)), media_type="application/json")
+        except UploadError as error:
+            return JSONResponse({"error": error.reason}, error.status, headers={"connection": "close"})
+
     async def watch(socket: "WebSocket") -> None:
         await _watch(service, socket)
 
@@ -118,6 +127,7 @@ def make_app(service: Service) -> "Starlette":
         service.library = RecordingLibrary(
             service.listed, service.folder, service.network, service.worker, service.limits
         )
+        service.predictions = PredictionRequests(service.network, service.folder, service.limits)
         service.worker.start()
         if service.live is not None:
             service.live.start()
@@ -132,6 +142,7 @@ def make_app(service: Service) -> "Starlette":
     routes = [
         *(Route(at, page, methods=["GET"]) for at in PAGE),
         Route("/upload", upload, methods=["POST"]),
+        Route("/predict", predict, methods=["POST"]),
         WebSocketRoute("/watch", watch),
     ]
     return Starlette(routes=routes, middleware=[Middleware(OriginGuard, names=service.names)], lifespan=running)
@@ -158,6 +169,20 @@ async def _take_upload(service: Service, request: "Request") -> dict[str, Any]:
         service.arriving -= 1
         path.unlink(missing_ok=True)
     return {"upload": key, "name": recording.name, "events": len(recording.recording)}
+
+
+async def _answer(service: Service, request: "Request") -> dict[str, Any]:
+    from starlette.requests import ClientDisconnect
+
+    if service.predictions is None:
+        raise UploadError(503, "predict: the server is starting; try again soon")
+    headers = request.headers
+    check_announced_size(headers.get("content-length"), service.limits.upload_bytes)
+    kind, encoding = headers.get("content-type", ""), headers.get("content-encoding")
+    try:
+        return await service.predictions.answer(request.stream(), kind, encoding, request.query_params.get("name", ""))
+    except ClientDisconnect:
+        raise UploadError(400, "upload: the connection broke off") from None
 
 
 async def _watch(service: Service, socket: "WebSocket") -> None:

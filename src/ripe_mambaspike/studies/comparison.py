@@ -84,10 +84,9 @@ def effect_of(arm: Sequence[float], reference: Sequence[float]) -> Effect | None
         return Effect(delta=delta)
     interval = difference_interval(test)
     sd = statistics.stdev(reference)
-    finite = math.isfinite(interval.low)
     return Effect(
-        delta=delta, low=interval.low if finite else None, high=interval.high if finite else None, p=test.p,
-        stars=stars_of(test.p), sigmas=abs(delta) / sd if sd else None,
+        delta=delta, low=interval.low, high=interval.high, p=test.p, stars=stars_of(test.p),
+        sigmas=abs(delta) / sd if sd else None,
     )  # fmt: skip
 
 

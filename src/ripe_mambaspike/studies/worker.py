@@ -14,6 +14,7 @@ import select
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,11 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.schema import Document, decode_json
 
 ANSWERS_VARIABLE = "RIPE_WORKER_ANSWERS"
+LOCK_SECONDS = 30.0  # that a worker waits for a run which another process has
 Event = Literal["epoch", "ended", "stopped", "failed"]
 
 
@@ -74,13 +76,28 @@ def do_task(task: RunTask, stop_requested: Callable[[], bool], report: Callable[
     """Train the run, or go on with it, and measure its network; raises `TrainingStopped` when it was asked to stop."""
     from ripe_mambaspike.studies.measures import measure_run
     from ripe_mambaspike.train.recipes import recipe_from
-    from ripe_mambaspike.train.run import train
     from ripe_mambaspike.train.run_folder import CHECKPOINTS
 
     recipe, folder = recipe_from(task.recipe, f"the recipe of {task.folder}"), Path(task.folder)
-    train(recipe, folder, resume=True, callback=LogCallback(report), stop_requested=stop_requested)
+    _train_when_free(recipe, folder, LogCallback(report), stop_requested)
     measure_run(folder, task.measures, task.conditions, root=recipe.data.root, device=recipe.run.device)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of a run that has ended: hundreds would fill a disk
+
+
+def _train_when_free(recipe: Any, folder: Path, callback: LogCallback, stop_requested: Callable[[], bool]) -> None:
+    """Train; a worker of a study that was killed may still be at its last step, so a locked folder is waited for."""
+    from ripe_mambaspike.train.run import train
+
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            train(recipe, folder, resume=True, callback=callback, stop_requested=stop_requested)
+            return
+        except DataError as error:
+            is_busy = error.field == "lock" and isinstance(error.__cause__, BlockingIOError)
+            if not is_busy or stop_requested() or time.monotonic() >= until:
+                raise
+        time.sleep(0.2)
 
 
 def answer_task(task: RunTask, stop_requested: Callable[[], bool], send: Callable[[Answer], None]) -> bool:

@@ -27,6 +27,7 @@ class WelchTest:
     t: float
     freedom: float  # degrees of freedom, by Welch and Satterthwaite
     p: float  # two-sided
+    standard_error: float  # of the difference
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | N
     if min(len(first), len(second)) < 2:
         return None
     variances = [statistics.variance(group) / len(group) for group in (first, second)]
-    if math.sqrt(sum(variances)) <= 1e-12 * max(map(abs, (*first, *second))):  # equal up to rounding
+    error = math.sqrt(sum(variances))
+    if error <= 1e-12 * max(map(abs, (*first, *second))):  # equal up to rounding
         return None
     from scipy.stats import ttest_ind  # here: it takes half a second to import
 
@@ -67,7 +69,7 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | N
         warnings.simplefilter("ignore", RuntimeWarning)  # one of the groups may not vary
         found = ttest_ind(first, second, equal_var=False)
     difference = statistics.fmean(first) - statistics.fmean(second)
-    return WelchTest(difference, float(found.statistic), float(found.df), float(found.pvalue))
+    return WelchTest(difference, float(found.statistic), float(found.df), float(found.pvalue), error)
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
@@ -80,8 +82,8 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 
 def difference_interval(test: WelchTest) -> Interval:
-    """The 95 % interval of the difference that a test is about; t = difference / its standard error."""
-    half = abs(_t_quantile(test.freedom) * test.difference / test.t) if test.t else math.inf
+    """The 95 % interval of the difference that a test is about."""
+    half = _t_quantile(test.freedom) * test.standard_error
     return Interval(test.difference - half, test.difference + half)
 
 

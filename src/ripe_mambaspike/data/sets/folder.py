@@ -91,6 +91,19 @@ def list_folder(
     return replace(made, notes=_notes(made))
 
 
+def find_recordings(folder: str | Path) -> list[Path]:
+    """The recordings in a folder and the folders in it, sorted: its files, but for those that are named otherwise."""
+    folder = Path(folder)
+    found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [
+        folder / path
+        for path in found
+        if not any(part.startswith(".") for part in path.parts)
+        and not path.name.endswith(SIDECAR_SUFFIXES)
+        and not _is_stray(path.as_posix())
+    ]
+
+
 def _is_stray(path: str) -> bool:
     """Whether the name shows that a file is not a recording."""
     *above, name = path.lower().split("/")

@@ -17,8 +17,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ripe_mambaspike.data.sets.registry import dataset_info
+from ripe_mambaspike.deploy.export.graph import graph_kinds
 from ripe_mambaspike.deploy.export.parity import ParityResult
 from ripe_mambaspike.deploy.export.registry import export_format
+from ripe_mambaspike.deploy.export.tensors import graph_tensors
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, CalibrationReport
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.events.view.words import MAX_TITLE_CHARS, clean
@@ -31,6 +33,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CARD_FILE = "README.md"
 NETWORK_FOLDERS = ("best", "fused")  # folders of a run that hold the tested network
+OWN_RECORDINGS = "folder"  # the dataset of any folder
 MAX_LISTED_NAMES = 200
 MAX_SENTENCE = 2000
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -51,6 +54,8 @@ class CardFacts:
 
     to: str = "safetensors"  # the format of the export
     weights: str = "fp32"  # fp32, fp16 or int8
+    graphs: tuple[str, ...] = ()  # its graphs; empty: all that the network has
+    static: bool = False  # whether they take one clip at a time, of one size
     labels: Labels | None = None
     result: TrainingResult | None = None  # of the training run
     extra: tuple[str, ...] = ()  # further datasets whose training splits were used
@@ -93,12 +98,16 @@ def card_text(model: Model, facts: CardFacts, files: Mapping[str, int]) -> str:
     config, labels, result = model.config, facts.labels, facts.result
     source = result or labels
     height, width = labels.grid if labels else config.in_size
+    steps = labels.time_steps if labels else config.time_steps
+    target = export_format(facts.to)
+    graphs = graph_kinds(config, facts.graphs) if target.has_graphs else ()
     return (
         _template_environment()
         .get_template("card.md")
         .render(
             model=model,
             config=config,
+            title=_title(model, source),
             ripe=isinstance(model, RipeMambaSpike),
             spiking=model.num_spiking_layers() > 0,
             causal=getattr(config, "causal", False),
@@ -107,15 +116,33 @@ def card_text(model: Model, facts: CardFacts, files: Mapping[str, int]) -> str:
             result=result,
             correct=round(result.top1 * result.n) if result else None,
             simulated=source is not None and _is_simulated(source.set),
-            steps=labels.time_steps if labels else config.time_steps,
+            steps=steps,
             height=height,
             width=width,
             weights=_escape(WEIGHTS[facts.weights], MAX_SENTENCE),
             files={name: size for name, size in files.items() if name != CARD_FILE and not name.startswith(".")},
-            code=export_format(facts.to).carries_code,
+            by=labels.by if labels else "time",
+            binary=labels.binary if labels else False,
+            sensor=labels.sensor_size if labels else None,
+            crop=labels.crop if labels else None,
+            graphs=graphs,
+            static=facts.static,
+            tensors=graph_tensors(config, graphs, steps, (height, width), static=facts.static),
+            script=facts.to == "onnx" and "clip" in graphs,
+            code=target.carries_code,
             max_listed_names=MAX_LISTED_NAMES,
         )
     )
+
+
+def _title(model: Model, source: TrainingResult | Labels | None) -> str:
+    """The run and what it was trained on; of a network that says neither, the network."""
+    kind = "RIPE-MambaSpike" if isinstance(model, RipeMambaSpike) else model.name
+    if source is None or not source.set:
+        return kind if kind == model.name else f"{kind} ({model.name})"
+    title = f"{kind} trained on {'own recordings' if source.set == OWN_RECORDINGS else source.set}"
+    name = getattr(source, "name", source.set)
+    return title if name == source.set else f"{name} ({title})"
 
 
 @cache

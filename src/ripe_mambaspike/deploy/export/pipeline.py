@@ -147,7 +147,8 @@ class _Job:
 
     def __post_init__(self) -> None:
         run = result_of_network(self.folder) if self.folder else ()
-        self.facts = CardFacts(self.options.to, self.options.weights, self.labels, *run)
+        options = self.options
+        self.facts = CardFacts(options.to, options.weights, options.graphs, options.static, self.labels, *run)
 
     def sample(self, part: str, files: Sequence[Path], count: int, option: str) -> SampleClips:
         if files:

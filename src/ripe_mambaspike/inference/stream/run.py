@@ -213,6 +213,7 @@ class StreamRunner:
         summary.dropped = self.dropped()
         summary.silent_windows = 0 if streamer is None else streamer.silent
         summary.invalid_packets, summary.last_invalid = source.invalid, source.last_invalid
+        summary.lost_packets = getattr(source, "lost", 0)
         summary.latency_ms = self._latency.to_milliseconds()
 
 
@@ -229,7 +230,9 @@ def make_stream(
     on_message: Callable[[str], None],
     should_stop: Callable[[], bool] = lambda: False,
 ) -> StreamRunner:
-    """A source (a file, `-` or udp://HOST:PORT) through a network; `run()` on the result streams until it ends.
+    """A source through a network; `run()` on the result streams until it ends.
+
+    The source is a file, `-`, udp://HOST:PORT or tcp://HOST:PORT, as for `open_stream`.
 
     The window is as long as the training clips and the hop is one bin, unless they are given. All that can be checked
     before the first event is checked here.

@@ -1,5 +1,6 @@
-"""Sources of a stream: a recording, a pipe or a UDP port. Each yields packets of events until it is stopped."""
+"""Sources of a stream: a recording, a pipe, a UDP or a TCP port. Each yields packets of events until it is stopped."""
 
+import os
 import re
 import select
 import socket
@@ -17,6 +18,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import Events, RecordingWarning
 from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed_size_warning
+from ripe_mambaspike.inference.stream.addresses import is_address, parse_address
 from ripe_mambaspike.inference.stream.packets import EventPacket, InvalidPacket, PacketReader, read_packet
 
 Pace = Literal["real", "fast"]
@@ -27,6 +29,7 @@ PACKET_EVENTS = 1 << 16
 POLL_SECONDS = 0.1  # between two checks whether to stop
 MAX_DATAGRAM_BYTES = 65536
 RECEIVE_BUFFER_BYTES = 8 << 20  # of the operating system
+SO_RXQ_OVFL = 40  # Linux: say with each datagram how many were dropped before it, as the buffer was full
 
 
 class StreamSource(Protocol):
@@ -50,19 +53,24 @@ def open_stream(
     pace: Pace = "real",
     sensor_size: tuple[int, int] | None = None,
     region: SensorRegion | None = None,
+    keep_listening: bool = False,
 ) -> StreamSource:
-    """Open a file, `-` for standard input, or udp://HOST:PORT.
+    """Open a file, `-` for standard input, or a port to listen on: udp://HOST:PORT or tcp://HOST:PORT.
 
-    `sensor_size` overrides the size that the source names; `region` is used for a file that names none.
+    `sensor_size` overrides the size that the source names; `region` is used for a file that names none. A TCP source
+    ends with its connection unless it is to `keep_listening`.
     """
     if given == "-":
         if sys.stdin is None:
             raise InputError.expected("source", "packets on standard input", "one that is closed")
         return PipeSource(sys.stdin.buffer, pace, sensor_size)
-    if given.startswith("udp://"):
-        return UdpSource(*_address(given), sensor_size)
+    if is_address(given):
+        scheme, host, port = parse_address(given, "source")
+        if scheme == "udp":
+            return UdpSource(host, port, sensor_size)
+        return TcpSource(host, port, pace, sensor_size, keep_listening=keep_listening)
     if re.match(r"[a-z]+://", given):
-        raise InputError.expected("source", "a file, - or udp://HOST:PORT", repr(given))
+        raise InputError.expected("source", "a file, -, udp://HOST:PORT or tcp://HOST:PORT", repr(given))
     return FileSource(Path(given), pace, sensor_size, region)
 
 
@@ -128,13 +136,13 @@ def _between(first: int, inner: "np.ndarray[tuple[int], np.dtype[np.int64]]", la
 
 
 class PacketSource:
-    """Base of pipe and UDP sources: one sensor size, and invalid packets, which are skipped and counted."""
+    """Base of pipe, UDP and TCP sources: one sensor size, and invalid packets, which are skipped and counted."""
 
     def __init__(self, live: bool, sensor_size: tuple[int, int] | None) -> None:
         self.live, self.size = live, sensor_size
         self.size_from = "the source" if sensor_size is None else "the caller"
         self._check_sensor: Callable[[tuple[int, int]], None] = lambda size: None
-        self.invalid = 0
+        self.invalid = self.lost = 0  # packets: lost ones were dropped by the operating system
         self.last_invalid: str | None = None
 
     def take(self, found: EventPacket | InvalidPacket) -> Events | None:
@@ -189,6 +197,8 @@ class UdpSource(PacketSource):
             self._socket = socket.socket(kind, socket.SOCK_DGRAM)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._socket.settimeout(POLL_SECONDS)
+            if sys.platform == "linux":
+                self._socket.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
             self._socket.bind(place)
         except OSError as error:
             raise InputError.expected(
@@ -200,15 +210,77 @@ class UdpSource(PacketSource):
         with self._socket:
             while not stopped():
                 try:
-                    data = self._socket.recv(MAX_DATAGRAM_BYTES)
+                    data, notes, _, _ = self._socket.recvmsg(MAX_DATAGRAM_BYTES, socket.CMSG_SPACE(4))
                 except TimeoutError:
                     continue
+                for level, kind, value in notes:
+                    if (level, kind) == (socket.SOL_SOCKET, SO_RXQ_OVFL):
+                        self.lost = int.from_bytes(value[:4], sys.byteorder)
                 if (events := self.take(read_packet(data))) is not None:
                     yield events
 
 
-def _address(given: str) -> tuple[str, int]:
-    match = re.fullmatch(r"udp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):([0-9]{1,5})", given)
-    if match is None or not 0 <= int(match[2]) <= 65535:
-        raise InputError.expected("source", "udp://HOST:PORT with a port up to 65535", repr(given))
-    return match[1].strip("[]"), int(match[2])
+class TcpSource(PacketSource):
+    """Packets over a connection, one connection at a time; others are refused meanwhile, and counted as invalid.
+
+    The source ends with its connection, unless it keeps listening. A connection without a packet does not count. The
+    port is open from the start. At the pace "fast" the sender is made to wait.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        pace: Pace = "real",
+        sensor_size: tuple[int, int] | None = None,
+        *,
+        keep_listening: bool = False,
+    ) -> None:
+        super().__init__(pace == "real", sensor_size)
+        self._keep_listening = keep_listening
+        try:
+            kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.create_server(place[:2], family=kind, backlog=4)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+            raise InputError.expected(
+                "source", "a TCP port that can be opened", f"tcp://{host}:{port} ({reason})"
+            ) from error
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+
+    def packets(self, stopped: Stopped) -> Iterator[Events]:
+        with self._socket:
+            while not stopped():
+                if self._socket not in select.select([self._socket], [], [], POLL_SECONDS)[0]:
+                    continue
+                connection, _ = self._socket.accept()
+                found = False
+                with connection:
+                    for events in self._receive(connection, stopped):
+                        found = True
+                        yield events
+                if found and not self._keep_listening:
+                    return
+
+    def _receive(self, connection: socket.socket, stopped: Stopped) -> Iterator[Events]:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # to notice a sender that has vanished
+        reader, data = PacketReader(), b"."
+        while data and not stopped():
+            ready, _, _ = select.select([connection, self._socket], [], [], POLL_SECONDS)
+            if connection not in ready:
+                if self._socket in ready:
+                    self._refuse()
+                continue
+            try:
+                data = connection.recv(1 << 16)
+            except OSError as error:
+                data = b""
+                self.take(InvalidPacket(f"the connection broke off ({error.strerror or error})"))
+            for found in reader.feed(data) if data else reader.end():
+                if (events := self.take(found)) is not None:
+                    yield events
+
+    def _refuse(self) -> None:
+        other, address = self._socket.accept()
+        self.take(InvalidPacket(f"another connection, from {address[0]}, while one was open"))
+        other.close()

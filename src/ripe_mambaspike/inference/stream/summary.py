@@ -42,6 +42,7 @@ class StreamSummary:
     dropped: dict[str, int] = field(default_factory=dict)  # events, by reason
     invalid_packets: int = 0
     last_invalid: str | None = None  # why
+    lost_packets: int = 0  # datagrams that the operating system dropped, since its buffer was full (Linux)
     latency_ms: dict[str, float | None] = field(default_factory=dict)
     sensor_size: tuple[int, int] | None = None  # (width, height) before the crop, and who named it
     sensor_size_from: str | None = None

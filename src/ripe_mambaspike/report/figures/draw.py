@@ -93,6 +93,12 @@ def list_figures() -> list[str]:
     return list(FIGURES)
 
 
+def find_figure(name: str) -> FigureKind:
+    if name not in FIGURES:
+        raise ConfigError.expected("name", f"one of {', '.join(FIGURES)}", repr(name))
+    return FIGURES[name]
+
+
 def draw_figure(
     name: str,
     out: str | Path,
@@ -110,9 +116,7 @@ def draw_figure(
     recording, steps: for attention: the recording (by default a simulated hand clap), and the steps shown, from 1
     results: folder of stored results, by default benchmarks/results of this checkout
     """
-    if name not in FIGURES:
-        raise ConfigError.expected("name", f"one of {', '.join(FIGURES)}", repr(name))
-    kind = FIGURES[name]
+    kind = find_figure(name)
     given = {"run": run, "network": network, "recording": recording}
     for field, value in given.items():
         if value is not None and field not in kind.uses:

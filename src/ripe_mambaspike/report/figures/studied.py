@@ -15,7 +15,8 @@ def draw_rate_loss(results: Path | None) -> Any:
     outcome = read_outcome(results, "rate-loss")
     if outcome is None or not outcome.sets:
         raise InputError(
-            "results: expected the study rate-loss, got none; run it: ripe study rate-loss", field="results"
+            "results: expected the study rate-loss, got none; run ripe study rate-loss, then add --results runs",
+            field="results",
         )
     figure = new_figure(5.6 * len(outcome.sets), 3.8)
     for axes, name in zip(figure.subplots(1, len(outcome.sets), squeeze=False)[0], outcome.sets, strict=True):

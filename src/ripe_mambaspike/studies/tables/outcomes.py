@@ -1,14 +1,11 @@
 """What tables and figures need of a stored study, read from its results.json."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ripe_mambaspike.errors import DataError
-from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular
-
-RESULTS_FILE = "results.json"
+from ripe_mambaspike.studies.results import RESULTS_FILE, ArmResult, StudyResults, read_results
 
 
 class ArmOutcome(NamedTuple):
@@ -63,56 +60,51 @@ def read_outcome(folder: Path | None, study: str) -> StudyOutcome | None:
     path = None if folder is None else folder / "studies" / study / RESULTS_FILE
     if path is None or not path.exists():
         return None
-    try:
-        return _outcome(study, json.loads(read_regular(path, MAX_JSON_BYTES)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}: expected the results of ripe study {study}, got another document", path=path
-        ) from error
+    results = read_results(path)
+    if results.study != study:
+        raise DataError.expected("study", f"'{study}', as its folder", f"'{results.study}'", path=path)
+    return _outcome(results)
 
 
-def _outcome(study: str, document: dict[str, Any]) -> StudyOutcome:
-    """The one place that knows the format."""
-    if (document["format"], document["version"], document["study"]) != ("ripe-study", 1, study):
-        raise KeyError("format")
-    devices = ", ".join(document["devices"]) or "a device that is not recorded"
-    commits = ", ".join(commit[:7] for commit in document["trained_at"]) or "unknown"
-    ended, planned = document["ended"], document["planned"]
+def _outcome(results: StudyResults) -> StudyOutcome:
+    study, ended, planned = results.study, results.ended, results.planned
+    devices = ", ".join(results.devices) or "a device that is not recorded"
+    commits = ", ".join(commit[:7] for commit in results.trained_at) or "unknown"
     source = (
-        f"ripe study {study}: {ended} of {planned} runs, {document['hours']:.1f} hours on {devices}, trained at commit "
-        f"{commits}, written {document['written']} UTC"
+        f"ripe study {study}: {ended} of {planned} runs, {results.hours:.1f} hours on {devices}, trained at commit "
+        f"{commits}, written {results.written} UTC"
     )
     missing = [] if ended == planned else [f"{planned - ended} of {planned} runs of ripe study {study}"]
     return StudyOutcome(
         name=study,
-        title=document["title"],
-        by_set={one["set"]: [_arm(arm) for arm in one["arms"]] for one in document["sets"]},
-        counterparts={one["set"]: one["counterpart"] for one in document["sets"]},
+        title=results.title,
+        by_set={one.set: [_arm(arm) for arm in one.arms] for one in results.sets},
+        counterparts={one.set: one.counterpart for one in results.sets},
         source=source,
         missing=missing,
     )
 
 
-def _arm(arm: dict[str, Any]) -> ArmOutcome:
-    top1, effect, paper = arm["top1"] or {}, arm["effect"] or {}, arm["paper"] or {}
+def _arm(arm: ArmResult) -> ArmOutcome:
+    top1, effect = arm.top1, arm.effect
     return ArmOutcome(
-        name=arm["arm"],
-        title=arm["title"],
-        n=top1.get("n", 0),
-        mean=top1.get("mean"),
-        sd=top1.get("sd"),
-        low=top1.get("low"),
-        high=top1.get("high"),
-        delta=effect.get("delta"),
-        delta_low=effect.get("low"),
-        delta_high=effect.get("high"),
-        p=effect.get("p"),
-        stars=effect.get("stars"),
-        sigmas=effect.get("sigmas"),
-        verdict=paper.get("verdict"),
-        x=arm["x"],
-        parameters=arm["parameters"].get("deployed"),
-        rate=(arm["rate"] or {}).get("mean"),
-        rate_sd=(arm["rate_sd"] or {}).get("mean"),
-        conditions={name: float(found["mean"]) for name, found in arm["conditions"].items()},
+        name=arm.arm,
+        title=arm.title,
+        n=top1.n if top1 else 0,
+        mean=top1.mean if top1 else None,
+        sd=top1.sd if top1 else None,
+        low=top1.low if top1 else None,
+        high=top1.high if top1 else None,
+        delta=effect.delta if effect else None,
+        delta_low=effect.low if effect else None,
+        delta_high=effect.high if effect else None,
+        p=effect.p if effect else None,
+        stars=effect.stars if effect else None,
+        sigmas=effect.sigmas if effect else None,
+        verdict=arm.paper.verdict if arm.paper else None,
+        x=arm.x,
+        parameters=arm.parameters.get("deployed"),
+        rate=arm.rate.mean if arm.rate else None,
+        rate_sd=arm.rate_sd.mean if arm.rate_sd else None,
+        conditions={name: found.mean for name, found in arm.conditions.items()},
     )

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ripe_mambaspike.studies.tables.outcomes import RESULTS_FILE, ArmOutcome, StudyOutcome, read_outcome
+from ripe_mambaspike.studies.results import RESULTS_FILE
+from ripe_mambaspike.studies.tables.outcomes import ArmOutcome, StudyOutcome, read_outcome
 from ripe_mambaspike.studies.tables.printed import printed_studies
 from ripe_mambaspike.studies.tables.table import PaperTable, TableCell, TableColumn, TableRow
 from ripe_mambaspike.studies.tables.trained import accuracy_cell, effect_cell

@@ -100,7 +100,7 @@ def _with_study(
 def study_texts(printed: PrintedTable, outcome: StudyOutcome | None) -> dict[str, list[str]]:
     """What was run, or the command that runs it."""
     if outcome is None:
-        missing = [f"not run yet: ripe study {printed.study}"]
+        missing = [f"no stored results: run ripe study {printed.study}, then add --results runs"]
         return {"notes": [], "sources": [], "missing": missing}
     return {"notes": [OTHER_DATA], "sources": [outcome.source], "missing": outcome.missing}
 
