@@ -1,6 +1,7 @@
 """Words a command cannot use: exit code 2, one sentence that names them, nothing on standard output."""
 
 import re
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -158,11 +159,12 @@ def test_too_little_memory_names_options_of_the_command(refused, monkeypatch):
     def fail(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("ripe_mambaspike.account.run.account", fail)
+    # By their modules: `ripe_mambaspike.account` and `.train` are functions.
+    monkeypatch.setattr(import_module("ripe_mambaspike.account.run"), "account", fail)
     refused(("account", "nmnist"), "memory", "--in-size or --time-steps")
-    monkeypatch.setattr("ripe_mambaspike.train.recipes.load_recipe", fail)
+    monkeypatch.setattr(import_module("ripe_mambaspike.train.recipes"), "load_recipe", fail)
     refused(("train", "nmnist"), "memory", "schedule.batch_size", "--set")
-    monkeypatch.setattr("ripe_mambaspike.studies.claims.run_claims", fail)
+    monkeypatch.setattr(import_module("ripe_mambaspike.studies.claims"), "run_claims", fail)
     refused(("check",), "not enough memory\n")
 
 
