@@ -60,7 +60,6 @@ def test_invalid_options_are_refused(refused, words, named, json):
 
 def test_no_command_shows_the_help(ripe):
     assert ripe() == ripe("--help")
-    assert ripe("data") == ripe("data", "--help")
     code, out, err = ripe()
     assert (code, err) == (0, "")
     assert all(f"• {name} " in out for name in COMMANDS)
@@ -179,6 +178,7 @@ def test_a_positional_argument_is_named_as_in_the_help(refused):
         (("eval", "run", "--splitt", "test"), "ripe eval --help"),
         (("eval",), "ripe eval --help"),
         (("data", "prepare", "folder", "--splitt"), "ripe data prepare --help"),
+        (("data",), "ripe data --help"),
         (("data", "prepair"), "ripe data --help"),
         (("bench", "infer", "--nothing"), "ripe bench infer --help"),
         (("evl",), "ripe --help"),

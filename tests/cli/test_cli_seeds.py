@@ -202,9 +202,12 @@ def test_against_another_group(seeds, train, tmp_path):
     other = document["against"]
     assert other["folder"] == str(tmp_path / "a")
     assert other["top1"]["mean"] == pytest.approx(70)
-    t, freedom = -30 / math.sqrt(500 / 3), 50 / 17
+    error = math.sqrt(500 / 3)
+    t, freedom = -30 / error, 50 / 17
     p = 2 * stats.t.sf(-t, freedom)
-    assert other["welch"] == pytest.approx({"difference": -30, "t": t, "freedom": freedom, "p": p})
+    assert other["welch"] == pytest.approx(
+        {"difference": -30, "t": t, "freedom": freedom, "p": p, "standard_error": error}
+    )
     result = seeds(*words)[1]
     assert f"difference -30.00; Welch's t = {t:.2f}, 2.9 degrees of freedom, two-sided p = " in result
     assert "Welch" in (tmp_path / "b" / "summary.md").read_text()

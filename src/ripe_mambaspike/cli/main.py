@@ -171,8 +171,8 @@ def _parse(words: list[str]) -> Any:
     while isinstance(commands, Mapping) and rest and rest[0] in commands:
         program, found, rest = f"{program} {rest[0]}", commands[rest[0]], rest[1:]
         commands, description = found if isinstance(found, tuple) else (found, None)
-    if isinstance(commands, Mapping) and not rest:
-        rest = ["--help"]  # ripe, or a group of commands, alone
+    if commands is COMMANDS and not rest:
+        rest = ["--help"]  # ripe alone
     brief = commands is COMMANDS and rest[:1] in (["-h"], ["--help"])
     try:
         return tyro.cli(
