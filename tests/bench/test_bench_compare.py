@@ -110,6 +110,7 @@ def test_a_network_that_runs_out_of_memory_costs_its_own_row(monkeypatch):
         bench_infer(INFER)
 
 
+@pytest.mark.slow
 def test_train():
     document = bench_train(TRAIN)
     assert (document["recipe"], document["batch"], document["precision"]) == ("nmnist", 2, "float32")

@@ -1,11 +1,14 @@
 """A model added by the recipe is created, listed and counted by its name."""
 
+import pytest
+
 from ripe_mambaspike import create_model, list_models
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.models import registry
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
 
+@pytest.mark.slow
 def test_a_model(follow, restored, capsys):
     restored(registry._MODELS)
     follow("Add a model", "pocket")

@@ -229,6 +229,7 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux reports the peak memory of a process without its parent's"
 )

@@ -213,6 +213,7 @@ def test_predictions_at_once_are_limited(serve, packed, clip, wait_until):
     assert ask(running, packed(clip.events))[0] == 200
 
 
+@pytest.mark.slow
 def test_a_prediction_must_arrive_in_time(serve):
     running = serve(upload_seconds=1)
 

@@ -104,6 +104,7 @@ def test_a_dataset_that_the_set_does_not_stand_for_is_named(modules):
     assert "+4.40 (CIFAR10-DVS)" in line
 
 
+@pytest.mark.slow
 def test_measures_of_another_study_are_not_shown(modules):
     """Table 3 asks for cost alone: rates and speed of shared runs belong to others."""
     plan = plan_study(load_study("sequence-modules"), ["gestures-hard"], [0], out=modules)
@@ -135,6 +136,7 @@ def test_tables_have_the_same_numbers(modules):
     assert "signal 9" in text
 
 
+@pytest.mark.slow
 def test_figures_and_the_page(modules):
     report(modules, latency=None)
     folder = modules / "sequence-modules"

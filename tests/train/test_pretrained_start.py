@@ -109,7 +109,7 @@ def test_without_a_start_nothing_is_slower(tiny, go, finished):
     assert (saved.model.pretrained, saved.model.pretrained_checksum, saved.model.freeze) == (None, None, "none")
 
 
-@pytest.mark.parametrize("freeze", ["none", "all-but-head"])
+@pytest.mark.parametrize("freeze", [pytest.param("none", marks=pytest.mark.slow), "all-but-head"])
 def test_a_stopped_run_ends_with_the_same_bits(tiny, go, watching, outcome, others, tmp_path, freeze):
     recipe = tiny(f"model.pretrained={others}", f"model.freeze={freeze}", "run.ema_decay=0.5")
     go(recipe, tmp_path / "whole")

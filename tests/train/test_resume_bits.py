@@ -155,7 +155,8 @@ def killed_along(command, words, moments, folder):
     return printed
 
 
-@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.slow), "rich"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "rich"])
 def test_killed_with_a_checkpoint_after_every_step(command, whole, tiny_words, outcome, tmp_path, name):
     words = tiny_words(*RECIPES[name], "run.checkpoint_minutes=0")
     killed_along(command, words, EVERY_STEP[name], tmp_path / "run")

@@ -150,7 +150,7 @@ def test_runs_here_and_the_failed_one_leaves_the_others(tmp_path):
     assert runs[0].log.read_text() == "fine\n"
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_num_jobs_limits_concurrent_runs(tmp_path, count):
     """Every run notes how many marks of others it sees while its own is there."""
     runs = seeds.plan_runs(list(range(6)), None, tmp_path)
