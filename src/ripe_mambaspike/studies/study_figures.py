@@ -97,7 +97,7 @@ def _draw_accuracy(results: StudyResults, sets: Sequence[SetResult]) -> dict[str
                 axis.plot(arm.top1.values, [y] * arm.top1.n, ".", color=color, alpha=0.4)
                 axis.errorbar(arm.top1.mean, y, xerr=_interval_bars(arm), fmt="o", color=color, capsize=3)
             axis.set_yticks(range(len(arms)), [f"{arm.title} ({arm.top1.n})" for arm in arms if arm.top1])
-            axis.set(xlabel="top-1, % (n seeds, 95 % interval)", title=one.set)
+            axis.set(xlabel="top-1, % (n seeds, 95 % interval)", title=one.set, ylim=(-0.6, len(arms) - 0.4))
 
     return _images(1, len(sets), (5.4, 1.2 + 0.32 * most), draw)
 
@@ -120,7 +120,7 @@ def _draw_effects(results: StudyResults, sets: Sequence[SetResult]) -> dict[str,
                 axis.plot(paper.delta, y, "x", color=PAPER, label="paper" * (y == 0))
             axis.axvline(0, color="gray", linewidth=0.8)
             axis.set_yticks(range(len(arms)), [arm.title for arm in arms])
-            axis.set(xlabel="difference from the reference, pp (95 %)", title=one.set)
+            axis.set(xlabel="difference from the reference, pp (95 %)", title=one.set, ylim=(-0.6, len(arms) - 0.4))
             axis.legend(*_named(axis))
 
     return _images(1, len(sets), (5.4, 1.4 + 0.32 * most), draw)
