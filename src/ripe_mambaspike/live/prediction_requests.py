@@ -92,7 +92,7 @@ def check_content_type(content_type: str, encoding: str | None) -> None:
     """Refuse a body that is neither a form nor plain bytes."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in ("", RAW, FORM):
-        # What curl --data-binary sends unless it is told otherwise.
+        # What curl --data-binary sends by default.
         hint = f"; curl needs -H 'content-type: {RAW}'" if kind == "application/x-www-form-urlencoded" else ""
         reason = f"content-type: expected {RAW} or {FORM}, got {display_name(kind)}{hint}"
         raise UploadError(415, reason)

@@ -17,7 +17,7 @@ from ripe_mambaspike.own_modules import unknown_name
 
 __all__ = ["MambaSpike", "RipeMambaSpike", "build", "create_model", "list_models", "model_config", "register_model"]
 
-ADAPTABLE = ("num_classes", "in_size", "drop_path_rate")  # fields that a pretrained network can be given anew
+ADAPTABLE = ("num_classes", "in_size", "drop_path_rate")  # fields of a pretrained network that can be changed
 _MODELS = Registry("model")
 register_model = _MODELS.register  # a decorator for a function that returns the config of the network of this name
 

@@ -17,7 +17,7 @@ from ripe_mambaspike.studies.claims.verdict import Claim, count, fact, number
 
 STEP_MILLISECONDS, STEP_BATCH = 405.8, 4  # Table 16: a training step of the DVS-Gesture network
 GESTURE_CLIPS = 264
-NOISE = 2.0  # standard deviations that an effect has to reach to be told from noise
+NOISE = 2.0  # standard deviations that an effect has to reach to count as more than noise
 
 
 def contradiction_claims() -> Iterator[Claim]:
