@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ripe_mambaspike.data.kept_clips import shared_clips
 from ripe_mambaspike.data.loader_exit import iterate_loader
 from ripe_mambaspike.data.settings import DataSettings
 from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError, RipeError
@@ -101,8 +102,11 @@ def open_cache(
         raise ConfigError.expected("data.num_workers", "an int of at least 0", data.num_workers)
     if data.cache == "device" and device.type != "cuda":
         raise ConfigError.expected("data.cache", f"auto, memory or off on {device.type}", "'device'")
-    found = _build_auto if data.cache == "auto" else _build_given
-    kept = None if data.cache == "off" else found(clips, data, device, processes, progress)
+    kept = None
+    if data.cache != "off":
+        build = _build_auto if data.cache == "auto" else _build_given
+        key = (clips.identity, data.cache, device)
+        kept = shared_clips(key, lambda: build(clips, data, device, processes, progress))
     return ClipCache(clips, device, kept, data.num_workers)
 
 

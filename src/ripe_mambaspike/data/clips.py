@@ -46,6 +46,12 @@ class Clips:
         return [name for part in self._parts for name in part.events.names]
 
     @property
+    def identity(self) -> tuple[Any, ...]:
+        """What determines the binned clips: two that have the same one are equal."""
+        parts = [(part.events.store.folder.resolve(), part.events.members.tobytes()) for part in self._parts]
+        return (*parts, self.shape, self.settings.by, self.settings.binary)
+
+    @property
     def first(self) -> Indices:
         """The clips of the classes in `data.first`; all clips where that is empty."""
         wanted = [number for number, name in enumerate(self.classes) if name in self.settings.first]

@@ -1,4 +1,4 @@
-"""A process that trains runs of a study one after the other: imports, CUDA and compiled kernels are paid once.
+"""A process that trains runs of a study one after the other: imports, CUDA, kernels and binned clips are paid once.
 
     python -m ripe_mambaspike.studies.worker              # tasks on standard input, one JSON document a line
     python -m ripe_mambaspike.studies.worker TASK.json    # this one alone, as a Slurm job does
@@ -177,10 +177,12 @@ def _write_to(log: Path) -> None:
 
 
 def _prepare() -> None:
+    from ripe_mambaspike.data.kept_clips import share_binned_clips
     from ripe_mambaspike.ops.memory import keep_freed_memory
     from ripe_mambaspike.own_modules import import_own_modules
 
     keep_freed_memory()
+    share_binned_clips()
     import_own_modules()
 
 
