@@ -16,11 +16,13 @@ from ripe_mambaspike.ops.joined_tokens import JoinedTokensInputs, PooledSpikesIn
 from ripe_mambaspike.ops.leaky_fire import LeakyFireInputs
 from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
+from ripe_mambaspike.ops.merge_branches import MergeBranchesInputs
 from ripe_mambaspike.ops.norm_fire import Firing, NormFireInputs
 from ripe_mambaspike.ops.operator import OPERATORS
 from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs
 from ripe_mambaspike.ops.pooled_rates import PooledRatesInputs
 from ripe_mambaspike.ops.row_norm import RowNormInputs
+from ripe_mambaspike.ops.step_affine import StepAffineInputs
 from ripe_mambaspike.ops.step_moments import StepMomentsInputs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of references, where they take long
@@ -32,7 +34,7 @@ ACTIVATIONS = {
 # Outputs that are float32 in every precision.
 FLOAT32_OUTPUTS = {
     "mean", "variance", "second", "tokens", "final_membrane", "final_membrane_imag", "final_spikes", "final_ssm",
-    "final_state",
+    "final_state", "bias", "means", "variances", "scale", "shift",
 }  # fmt: skip
 NATIVE = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 
@@ -236,6 +238,24 @@ def joined_inputs(samples, steps, positions, width):
 
 def step_moments_inputs(*size, level=0.3):
     return StepMomentsInputs(Draw().normal(*size, mean=level))
+
+
+def step_affine_inputs(steps, rows, channels):
+    """Statistics of `steps` steps, of a norm that has `rows` of them."""
+    d = Draw()
+    mean, variance = d.normal(steps, channels, mean=0.3), d.uniform(steps, channels, low=0.02, high=2.0)
+    affine = d.affine(rows, channels)
+    return StepAffineInputs(mean, variance, affine["scale"], affine["shift"], d.normal(channels))
+
+
+def merge_branches_inputs(branches, channels, in_channels, patches=None):
+    """Moments of random patches; with fewer of them than numbers in one, the covariance is singular."""
+    d = Draw()
+    size = 9 * in_channels
+    seen = d.normal(2 * size if patches is None else patches, size, mean=0.25)
+    kernels = d.normal(branches, channels, size, scale=size**-0.5)
+    weight, shift = d.uniform(branches, channels, low=0.5, high=1.5), d.normal(branches, channels)
+    return MergeBranchesInputs(kernels, weight, shift, seen.mean(0), seen.T @ seen / len(seen), torch.float64)
 
 
 def patch_moments_inputs(stride, *shape):

@@ -10,11 +10,13 @@ from tests.ops.operator_cases import (
     joined_inputs,
     leaky_fire_inputs,
     mamba_inputs,
+    merge_branches_inputs,
     norm_fire_inputs,
     patch_moments_inputs,
     pooled_spikes_inputs,
     rates_inputs,
     row_norm_inputs,
+    step_affine_inputs,
     step_moments_inputs,
 )
 
@@ -129,6 +131,10 @@ def cases(name):
         ),
         "row_norm": lambda: made(row_norm_inputs, (1, 5), (3, 5, 7), (130, 32), (2, 33, 96), (5, 128)),
         "step_moments": lambda: made(step_moments_inputs, *counted),
+        "step_affine": lambda: made(step_affine_inputs, (1, 1, 3), (3, 5, 7), (4, 4, 96), (1, 16, 130)),
+        "merge_branches": lambda: made(
+            merge_branches_inputs, (7, 3, 2), (1, 2, 1), (5, 32, 2), (5, 17, 3), (7, 8, 13), (2, 5, 4, 9)
+        ),
         "patch_moments": lambda: made(
             patch_moments_inputs,
             *((stride, 2, 2, *size, channels)

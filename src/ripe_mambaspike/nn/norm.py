@@ -12,12 +12,11 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.state import Step
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread, stats_sync
-from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
+from ripe_mambaspike.ops.norm import EPSILON, affine_over_time, batch_norm_over_time
 from ripe_mambaspike.ops.operator import select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 Affine = tuple[Tensor, Tensor]  # weight (or scale) and bias (or shift) of a norm
-EPSILON = 1e-5
 MOMENTUM = 0.1
 LOADED_BATCHES = 10**9  # num_batches_tracked of statistics from a file
 

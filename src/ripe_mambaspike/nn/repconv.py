@@ -175,22 +175,18 @@ class RepConv(_FilteredConv):
     def batch_kernel_and_bias(
         self, branches: Branches, mean: Tensor, second: Tensor, count: int, mode: ForwardMode
     ) -> tuple[Tensor, Tensor]:
-        """The kernel and bias that equal the sum of all branches with the statistics of a batch.
+        """The kernel and bias that equal the sum of all branches with the statistics of a batch, on a CPU.
 
-        mean [9 C_in] and second [9 C_in, 9 C_in] are the moments of the batch's `count` patches: a branch that equals
+        Like `ops.merge_branches`, with fewer operations: every branch has its own taps. mean [9 C_in] and second [9 C_in, 9 C_in] are the moments of the batch's `count` patches: a branch that equals
         the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k.
         """
         kernels, weight, shift = branches
         mean, second = mean.to(kernels.dtype), second.to(kernels.dtype)
         covariance = torch.addr(second, mean, mean, alpha=-1)
         means = kernels @ mean
-        if kernels.is_cuda:  # few large products
-            variances = _spread(kernels, covariance)
-        else:  # fewer operations: every branch with its own taps
-            by_tap = covariance.unflatten(0, (9, -1)).unflatten(2, (9, -1))
-            parts = zip(self.branches, kernels, strict=True)
-            variances = torch.stack([branch.variance(kernel, by_tap) for branch, kernel in parts])
-        variances = variances.clamp(min=0)
+        by_tap = covariance.unflatten(0, (9, -1)).unflatten(2, (9, -1))
+        parts = zip(self.branches, kernels, strict=True)
+        variances = torch.stack([branch.variance(kernel, by_tap) for branch, kernel in parts]).clamp(min=0)
         track_all([branch.norm for branch in self.branches], means, variances, count, mode)
         scale = weight * torch.rsqrt(variances + EPSILON)
         fused = (scale[..., None] * kernels).sum(0)  # [C, 9 C_in], ordered by tap

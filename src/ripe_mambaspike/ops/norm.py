@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+EPSILON = 1e-5  # added to every variance
+
 
 def batch_norm_over_time(
     x: Tensor,
@@ -13,7 +15,7 @@ def batch_norm_over_time(
     *,
     training: bool,
     momentum: float = 0.1,
-    epsilon: float = 1e-5,
+    epsilon: float = EPSILON,
 ) -> Tensor:
     """Step t is normalized by its own statistics over (B, H, W). x [B, T, C, H, W]; the rest [T, C].
 

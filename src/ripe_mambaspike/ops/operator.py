@@ -157,7 +157,7 @@ class Operator:
                 return self.reference(self.pack({**values, **dict(zip(self.gradients, leaves, strict=True))}.values()))
 
             found = differentiate(reference, [values[one] for one in self.gradients], grads)
-            found = [grad.contiguous() for grad in found]  # as the kernels return them and the fake one promises
+            found = [_owned(grad, grads) for grad in found]  # as the kernels return them and the fake one promises
         else:
             run = implementation(kind, self.folder, f"{self.name}_backward")
             found = launch_beside(first_tensor(i), run, i, grads, *saved)  # autograd's thread may have another device
@@ -190,6 +190,14 @@ class Operator:
         found = _as_tuple(backward(*values.values(), *grads, *kept[count:]))
         by_name = dict(zip(self.gradients, found, strict=True))
         return tuple(None if value is None else by_name.get(one) for one, value in values.items())
+
+
+def _owned(grad: Tensor, given: Iterable[Tensor | None]) -> Tensor:
+    """A gradient in memory order that shares no memory with those that were given, as PyTorch demands."""
+    pointer = grad.untyped_storage().data_ptr()
+    if any(one is not None and one.untyped_storage().data_ptr() == pointer for one in given):
+        return grad.clone(memory_format=torch.contiguous_format)
+    return grad.contiguous()
 
 
 def _named_tuple(hint: Any) -> tuple[Any, bool]:

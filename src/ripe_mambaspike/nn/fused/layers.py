@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.nn.forward_mode import ForwardMode
-from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.norm import TimeAffine, TimeBatchNorm, check_statistics, track_all
 from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.convolve import convolve
+from ripe_mambaspike.ops.merge_branches import merge_branches
 from ripe_mambaspike.ops.patch_moments import patch_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
+from ripe_mambaspike.ops.step_affine import step_affine
 from ripe_mambaspike.ops.step_moments import step_moments
 from ripe_mambaspike.ops.winograd import winograd_weights
 
@@ -102,9 +104,14 @@ class BatchLayer:
             bias = torch.stack([branch.norm.bias for branch in conv.branches]).sum(0)
             return batch_affine(self.norm, values, bias, mode)
         mean, second = joint_moments(*patch_moments(operand, conv.stride))
-        kernel, bias = conv.batch_kernel_and_bias(self.branches(), mean, second, count, mode)
-        values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
-        return batch_affine(self.norm, values, bias, mode)
+        if self.native:
+            kernel, bias = conv.batch_kernel_and_bias(self.branches(), mean, second, count, mode)
+            kernel = channels_together(kernel, operand.dtype)
+        else:
+            merged = merge_branches(*self.branches(), mean, second, operand.dtype)
+            track_all([branch.norm for branch in conv.branches], merged.means, merged.variances, count, mode)
+            kernel, bias = merged.kernel.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2), merged.bias
+        return batch_affine(self.norm, convolve(operand, kernel, conv.stride), bias, mode)
 
 
 class SharedBatchLayer(BatchLayer):
@@ -117,13 +124,10 @@ class SharedBatchLayer(BatchLayer):
 
 def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: ForwardMode) -> Currents:
     """The affine that normalizes these values by batch statistics; updates the running ones if tracked."""
-    steps = values.shape[1]
     count = joint_count(values.shape[0] * values.shape[2] * values.shape[3])
     check_statistics(count)
     mean, variance = joint_spread(*step_moments(values.flatten(2, 3)))
-    weight, beta = (at_least_float32(p[:steps]) for p in (norm.weight, norm.bias))
-    scale = weight * torch.rsqrt(variance + EPSILON)
-    bias = bias.to(mean.dtype)
-    shift = beta - (mean + bias) * scale + bias * scale  # the bias's gradient cancels to exactly zero, as in the norm
-    norm.track(mean + bias, variance, count, mode)
+    scale, shift = step_affine(mean, variance, at_least_float32(norm.weight), at_least_float32(norm.bias), bias)
+    if mode.track_statistics:
+        norm.track(mean + bias.to(mean.dtype), variance, count, mode)
     return Currents(values, scale, shift)
