@@ -129,6 +129,9 @@ def real_sizes(name):
         ),
         "patch_moments": lambda: made(cases_of.patch_moments_inputs, *PATCHES),
         "step_affine": lambda: made(cases_of.step_affine_inputs, (16, 16, 32), (10, 10, 64), (1, 16, 128), (3, 5, 7)),
+        "stack_branches": lambda: made(
+            cases_of.stack_branches_inputs, (32, 2), (32, 32), (64, 32), (128, 128), (5, 3, {"branched": False})
+        ),
         "merge_branches": lambda: made(
             cases_of.merge_branches_inputs, (5, 32, 2), (7, 32, 32), (5, 64, 32), (7, 64, 64), (7, 128, 128), (7, 3, 5)
         ),
@@ -152,7 +155,7 @@ def captured_sizes(name):
 
 NAMES = ("norm_fire", "leaky_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "pooled_spikes",
          "joined_tokens", "mamba_inner", "row_norm", "step_moments", "patch_moments", "step_affine",
-         "merge_branches")  # fmt: skip
+         "stack_branches", "merge_branches")  # fmt: skip
 
 
 def listed(pick):

@@ -22,6 +22,7 @@ from ripe_mambaspike.ops.operator import OPERATORS
 from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs
 from ripe_mambaspike.ops.pooled_rates import PooledRatesInputs
 from ripe_mambaspike.ops.row_norm import RowNormInputs
+from ripe_mambaspike.ops.stack_branches import StackBranchesInputs
 from ripe_mambaspike.ops.step_affine import StepAffineInputs
 from ripe_mambaspike.ops.step_moments import StepMomentsInputs
 
@@ -246,6 +247,16 @@ def step_affine_inputs(steps, rows, channels):
     mean, variance = d.normal(steps, channels, mean=0.3), d.uniform(steps, channels, low=0.02, high=2.0)
     affine = d.affine(rows, channels)
     return StepAffineInputs(mean, variance, affine["scale"], affine["shift"], d.normal(channels))
+
+
+def stack_branches_inputs(channels, in_channels, branched=True):
+    d = Draw()
+    square = d.normal(channels, in_channels, 3, 3)
+    if not branched:
+        return StackBranchesInputs(square, None, None, None, None, None, False, torch.float64)
+    point, row, column = (d.normal(channels, in_channels, *size) for size in ((1, 1), (1, 3), (3, 1)))
+    chain = d.normal(channels, in_channels, 1, 1), d.normal(channels, channels, 3, 3)
+    return StackBranchesInputs(square, point, row, column, *chain, channels == in_channels, torch.float64)
 
 
 def merge_branches_inputs(branches, channels, in_channels, patches=None):

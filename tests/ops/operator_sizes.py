@@ -16,6 +16,7 @@ from tests.ops.operator_cases import (
     pooled_spikes_inputs,
     rates_inputs,
     row_norm_inputs,
+    stack_branches_inputs,
     step_affine_inputs,
     step_moments_inputs,
 )
@@ -132,6 +133,9 @@ def cases(name):
         "row_norm": lambda: made(row_norm_inputs, (1, 5), (3, 5, 7), (130, 32), (2, 33, 96), (5, 128)),
         "step_moments": lambda: made(step_moments_inputs, *counted),
         "step_affine": lambda: made(step_affine_inputs, (1, 1, 3), (3, 5, 7), (4, 4, 96), (1, 16, 130)),
+        "stack_branches": lambda: made(
+            stack_branches_inputs, (3, 2), (4, 4), (3, 5, {"branched": False}), (2, 1), (1, 1), (32, 17), (16, 16)
+        ),
         "merge_branches": lambda: made(
             merge_branches_inputs, (7, 3, 2), (1, 2, 1), (5, 32, 2), (5, 17, 3), (7, 8, 13), (2, 5, 4, 9)
         ),

@@ -23,7 +23,7 @@ from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.operator import OPERATORS
 
 SLOW_TRITON = pytest.param(Run("triton"), id="triton-f32", marks=pytest.mark.slow)
-TRITON_ALONE = ("pooled_spikes", "joined_tokens", "merge_branches", "step_affine")
+TRITON_ALONE = ("pooled_spikes", "joined_tokens", "stack_branches", "merge_branches", "step_affine")
 NAMES = ("norm_fire", "leaky_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "mamba_inner", "row_norm",
          "step_moments", "patch_moments")  # fmt: skip
 

@@ -32,12 +32,13 @@ from ripe_mambaspike.nn.fused.stage import (
     run_first_neuron_from_events,
     run_stage,
 )
-from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.norm import SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.stage import count_spikes
 from ripe_mambaspike.nn.state import Names, State, Step, compact, prefixed
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.cpp.memory_hash import MemoryHash
+from ripe_mambaspike.ops.norm import EPSILON
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
 

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.modified import find_modification, known
-from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, standard_norm, track_all
+from ripe_mambaspike.nn.norm import BatchNorm, standard_norm, track_all
 from ripe_mambaspike.nn.state import State
+from ripe_mambaspike.ops.norm import EPSILON
+from ripe_mambaspike.ops.stack_branches import StackBranchesInputs, stack_branches
 from ripe_mambaspike.ops.tdm import shift, tdm
 
 Filtered = tuple[Tensor, State]  # output, and the last input as state
@@ -165,20 +167,29 @@ class RepConv(_FilteredConv):
             biases.append(shift_)
         return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
 
-    def stacked(self, dtype: torch.dtype) -> Branches:
-        """All branches stacked, in the dtype of the statistics."""
-        kernels = torch.stack([branch.kernel(self.in_channels, dtype) for branch in self.branches])
-        weight = torch.stack([branch.norm.weight for branch in self.branches]).to(dtype)
-        shift = torch.stack([branch.norm.bias for branch in self.branches]).to(dtype)
-        return Branches(kernels.permute(0, 1, 3, 4, 2).flatten(2), weight, shift)
+    def stacked(self, dtype: torch.dtype, *, native: bool) -> Branches:
+        """All branches stacked, in the dtype of the statistics; `native` on a CPU, where that takes no operator."""
+        if native:
+            kernels = torch.stack([branch.kernel(self.in_channels, dtype) for branch in self.branches])
+            kernels = kernels.permute(0, 1, 3, 4, 2).flatten(2)
+        else:
+            weights: list[Any] = [conv.weight for branch in self.branches for conv in branch.convs]
+            square, point, row, column, first, last = (weights + [None] * 5)[:6]
+            pooled = isinstance(self.branches[-1], AveragePool)
+            kernels = stack_branches(StackBranchesInputs(square, point, row, column, first, last, pooled, dtype))
+        weight, shift = (
+            torch.stack([getattr(branch.norm, name) for branch in self.branches]).to(dtype)
+            for name in ("weight", "bias")
+        )
+        return Branches(kernels, weight, shift)
 
     def batch_kernel_and_bias(
         self, branches: Branches, mean: Tensor, second: Tensor, count: int, mode: ForwardMode
     ) -> tuple[Tensor, Tensor]:
         """The kernel and bias that equal the sum of all branches with the statistics of a batch, on a CPU.
 
-        Like `ops.merge_branches`, with fewer operations: every branch has its own taps. mean [9 C_in] and second [9 C_in, 9 C_in] are the moments of the batch's `count` patches: a branch that equals
-        the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k.
+        Like the operator `merge_branches`, with fewer products: every branch has its own taps. mean [9 C_in] and second
+        [9 C_in, 9 C_in] are the moments of the batch's `count` patches.
         """
         kernels, weight, shift = branches
         mean, second = mean.to(kernels.dtype), second.to(kernels.dtype)

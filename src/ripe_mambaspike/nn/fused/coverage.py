@@ -18,12 +18,13 @@ from ripe_mambaspike.nn.mamba import BidirectionalMamba, CausalConv1d, CausalMam
 from ripe_mambaspike.nn.mixers import ConvBlock, GRUBlock, TransformerBlock
 from ripe_mambaspike.nn.modified import REGISTERED, known
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
-from ripe_mambaspike.nn.norm import EPSILON, SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm, standard_norm
+from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import BRANCHES, DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.nn.tokens import TokenSelection
 from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import MAX_STATES, supports_states
 from ripe_mambaspike.ops.neurons import CSILIF_RESET
+from ripe_mambaspike.ops.norm import EPSILON
 
 BATCH_NORMS = (TimeBatchNorm, SharedNorm)
 AFFINES = (TimeAffine, SharedAffine)

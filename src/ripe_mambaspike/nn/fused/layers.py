@@ -91,7 +91,8 @@ class BatchLayer:
 
     def branches(self) -> Branches:
         if self._branches is None:  # small products: float64 is cheap on a GPU, not on a CPU
-            self._branches = self.conv.stacked(torch.float32 if self.native else torch.float64)
+            dtype = torch.float32 if self.native else torch.float64
+            self._branches = self.conv.stacked(dtype, native=self.native)
         return self._branches
 
     def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
