@@ -12,8 +12,9 @@ from ripe_mambaspike.ops import backend
 from ripe_mambaspike.ops.operator import OPERATORS
 
 CPU = torch.device("cpu")
-UNTIMED = {  # parts of other operators, or copies without arithmetic
-    "joined_tokens", "pooled_rates_backward", "pooled_spikes", "winograd_conv", "winograd_weights",
+UNTIMED = {  # parts of other operators, copies without arithmetic, or a few numbers of every layer
+    "joined_tokens", "merge_branches", "pooled_rates_backward", "pooled_spikes", "stack_branches", "step_affine",
+    "winograd_conv", "winograd_weights",
 }  # fmt: skip
 SMALL = {"batch": 1, "time_steps": 3, "side": 16}
 

@@ -15,6 +15,12 @@ from ripe_mambaspike.ops.triton_launch import next_power_of_2
 
 
 @triton.jit
+def _wide(x):
+    """In float64; PTX has no conversion between that and bfloat16."""
+    return x if x.dtype == tl.float64 else x.to(tl.float32).to(tl.float64)
+
+
+@triton.jit
 def covariance_kernel(mean, second, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """A row of S − m mᵀ."""
     row = tl.program_id(0)
@@ -74,6 +80,8 @@ def merge_kernel(
         constant += tl.load(shift + entry).to(tl.float64) - average * scale
         tl.store(means + entry, average)
         tl.store(variances + entry, tl.maximum(variance, 0.0))
+    if merged.dtype.element_ty != tl.float64:
+        total = total.to(tl.float32)
     tl.store(merged + channel.to(tl.int64) * SIZE + column, total, mask=known)
     tl.store(bias + channel, constant)
 
@@ -109,7 +117,7 @@ def branch_gradients_kernel(
     epsilon = tl.full((), EPS, tl.float64)
     zero = tl.zeros((), tl.float64)
     patch = tl.load(mean + column, mask=known, other=0.0).to(tl.float64)
-    given = tl.load(grad_merged + channel.to(tl.int64) * SIZE + column, mask=known, other=0.0).to(tl.float64)
+    given = _wide(tl.load(grad_merged + channel.to(tl.int64) * SIZE + column, mask=known, other=0.0))
     given_bias = zero
     if HAS_BIAS:
         given_bias = tl.load(grad_bias + channel).to(tl.float64)

@@ -27,7 +27,7 @@ def _place(branch, entry, y, x):
 def stack_kernel(square, point, row, column, out, channels, IN: tl.constexpr, BLOCK: tl.constexpr):
     """One channel of one branch."""
     channel, number = tl.program_id(0), tl.program_id(1)
-    branch = number + (number >= 4)  # all but the chain
+    branch = tl.where(number >= 4, number + 1, number)  # all but the chain
     element = tl.arange(0, BLOCK)
     known = element < 9 * IN
     tap, source = element // IN, element % IN
