@@ -32,6 +32,14 @@ Protocol = Annotated[
 Epochs = Annotated[int | None, option("N", "Sets schedule.epochs.")]
 BatchSize = Annotated[int | None, option("N", "Sets schedule.batch_size: clips of one step, for each process.")]
 GridSide = Annotated[int | None, option("N", "Sets data.grid to a square of this side.")]
+Jobs = Annotated[int | None, option("N", "Number of runs at a time on this machine. Default: 1.")]
+Slurm = Annotated[
+    list[str],
+    option(
+        "PARTITION|KEY=VALUE",
+        "Run on Slurm instead: a partition, then options of submitit, such as timeout_min=600 gpus_per_node=1.",
+    ),
+]
 SHORT_OPTIONS = {  # of commands that take a recipe → its field
     "epochs": "schedule.epochs",
     "batch_size": "schedule.batch_size",

@@ -15,9 +15,11 @@ from ripe_mambaspike.command_options import (
     Epochs,
     Folder,
     GridSide,
+    Jobs,
     Json,
     Protocol,
     Settings,
+    Slurm,
     option,
     short_settings,
 )
@@ -48,10 +50,8 @@ class SeedsCommand:
     protocol: Protocol = None
     out: Folder = None
     """Folder of the runs and the summary. Default: runs/NAME-seeds."""
-    jobs: Count = None
-    """Number of runs at a time on this machine. Default: 1."""
-    slurm: Annotated[list[str], option("PARTITION|KEY=VALUE")] = field(default_factory=list)
-    """Run on Slurm instead: a partition, then options of submitit, such as timeout_min=600 gpus_per_node=1."""
+    jobs: Jobs = None
+    slurm: Slurm = field(default_factory=list)
     against: Folder = None
     """Another group's folder, of the same dataset and protocol, to test for a difference by Welch's t-test."""
     json: Json = False

@@ -11,7 +11,7 @@ from rich.markup import escape
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_table, printable
 from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
 from ripe_mambaspike.cli.train import clock
-from ripe_mambaspike.command_options import Count, Flag, Float, Folder, Json, Settings, option
+from ripe_mambaspike.command_options import Flag, Float, Folder, Jobs, Json, Settings, Slurm, option
 from ripe_mambaspike.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ class StudyCommand:
     """The folder of the datasets, each in a folder of its name. Default: data."""
     out: Folder = None
     """The folder of runs and results, for all studies. Default: runs/studies."""
-    jobs: Count = None
-    """Number of runs at a time on this machine. Default: 1."""
-    slurm: Annotated[list[str], option("PARTITION|KEY=VALUE")] = field(default_factory=list)
-    """Run on Slurm instead: a partition, then options of submitit, such as timeout_min=600 gpus_per_node=1."""
+    jobs: Jobs = None
+    slurm: Slurm = field(default_factory=list)
     limit: Float = None
     """Stop after so many seconds; the same command continues."""
     set: Settings = field(default_factory=list)

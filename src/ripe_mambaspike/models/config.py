@@ -43,7 +43,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for field in self.field_names():
             object.__setattr__(self, field, as_python(getattr(self, field)))
-        self._check_count("num_classes", 0)
+        self._check_count("num_classes", least=0)
         self._check_count("time_steps")
         self._check_in_size()
         self._choose("form", get_args(Form))
@@ -103,10 +103,11 @@ class ModelConfig:
             self._refuse("in_size", f"one side or (height, width) from {MIN_SIDE} to {MAX_SIDE}")
         object.__setattr__(self, "in_size", sides)
 
-    def _check_count(self, field: str, least: int = 1) -> None:
-        most = MAX_COUNT.get(field, MAX_WIDTH)
-        if not int_within(getattr(self, field), least, most):
-            self._refuse(field, f"an int from {least} to {most}")
+    def _check_count(self, *fields: str, least: int = 1) -> None:
+        for field in fields:
+            most = MAX_COUNT.get(field, MAX_WIDTH)
+            if not int_within(getattr(self, field), least, most):
+                self._refuse(field, f"an int from {least} to {most}")
 
     def _check_counts(self, field: str, length: int) -> None:
         value = getattr(self, field)
@@ -193,7 +194,7 @@ class RipeConfig(ModelConfig):
             if getattr(self, field) is not None:
                 self._check_count(field)
         for field, least in (("d_state", 1), ("d_conv", 2), ("expand", 1)):
-            self._check_count(field, least)
+            self._check_count(field, least=least)
         self._check_number("csilif_reset", 0, 100)
         self._check_number("attention_epsilon", 1e-12, 1)
         height, width = self.grids(*self.in_size)[-1]
@@ -299,8 +300,7 @@ class MambaSpikeConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_counts("channels", 3)
-        for field in ("embed_dim", "depth", "rate_window"):
-            self._check_count(field)
+        self._check_count("embed_dim", "depth", "rate_window")
         if self.pool_size is not None:
             self._check_count("pool_size")
         self._check_flag("conv_bias")

@@ -84,46 +84,48 @@ def _images(rows: int, columns: int, size: tuple[float, float], draw: Callable[[
     return made
 
 
-def _draw_accuracy(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+def _arms_below_each_other(figure: str, head: float, draw_arms: Callable[[Any, list[ArmResult], str], None]) -> Drawing:
+    """One panel a set, with a line for each arm, the first on top; `head` is the height of what is not a line."""
+
+    def draw_figure(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+        def draw(axes: Any) -> None:
+            for axis, one in zip(axes[0], sets, strict=True):
+                arms = list(_points(results, one, figure))[::-1]
+                draw_arms(axis, arms, results.reference)
+                axis.set(title=one.set, ylim=(-0.6, len(arms) - 0.4))
+
+        most = max(len(one.arms) for one in sets)
+        return _images(1, len(sets), (5.4, head + 0.32 * most), draw)
+
+    return draw_figure
+
+
+def _draw_accuracies(axis: Any, arms: list[ArmResult], reference: str) -> None:
     """Mean, 95 % interval and every seed of each arm."""
-    most = max(len(one.arms) for one in sets)
-
-    def draw(axes: Any) -> None:
-        for axis, one in zip(axes[0], sets, strict=True):
-            arms = list(_points(results, one, "accuracy"))[::-1]
-            for y, arm in enumerate(arms):
-                assert arm.top1 is not None
-                color = OURS if arm.arm == results.reference else OTHERS
-                axis.plot(arm.top1.values, [y] * arm.top1.n, ".", color=color, alpha=0.4)
-                axis.errorbar(arm.top1.mean, y, xerr=_interval_bars(arm), fmt="o", color=color, capsize=3)
-            axis.set_yticks(range(len(arms)), [f"{arm.title} ({arm.top1.n})" for arm in arms if arm.top1])
-            axis.set(xlabel="top-1, % (n seeds, 95 % interval)", title=one.set, ylim=(-0.6, len(arms) - 0.4))
-
-    return _images(1, len(sets), (5.4, 1.2 + 0.32 * most), draw)
+    for y, arm in enumerate(arms):
+        assert arm.top1 is not None
+        color = OURS if arm.arm == reference else OTHERS
+        axis.plot(arm.top1.values, [y] * arm.top1.n, ".", color=color, alpha=0.4)
+        axis.errorbar(arm.top1.mean, y, xerr=_interval_bars(arm), fmt="o", color=color, capsize=3)
+    axis.set_yticks(range(len(arms)), [f"{arm.title} ({arm.top1.n})" for arm in arms if arm.top1])
+    axis.set_xlabel("top-1, % (n seeds, 95 % interval)")
 
 
-def _draw_effects(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+def _draw_effects(axis: Any, arms: list[ArmResult], reference: str) -> None:
     """The difference of each arm from the reference beside the one that the paper prints."""
-    most = max(len(one.arms) for one in sets)
-
-    def draw(axes: Any) -> None:
-        for axis, one in zip(axes[0], sets, strict=True):
-            arms = list(_points(results, one, "effects"))[::-1]
-            for y, arm in enumerate(arms):
-                effect, paper = arm.effect, arm.paper
-                assert effect is not None
-                assert paper is not None
-                bars = None if effect.low is None or effect.high is None else [
-                    [effect.delta - effect.low], [effect.high - effect.delta]
-                ]  # fmt: skip
-                axis.errorbar(effect.delta, y, xerr=bars, fmt="o", color=OTHERS, capsize=3, label="here" * (y == 0))
-                axis.plot(paper.delta, y, "x", color=PAPER, label="paper" * (y == 0))
-            axis.axvline(0, color="gray", linewidth=0.8)
-            axis.set_yticks(range(len(arms)), [arm.title for arm in arms])
-            axis.set(xlabel="difference from the reference, pp (95 %)", title=one.set, ylim=(-0.6, len(arms) - 0.4))
-            axis.legend(*_named(axis))
-
-    return _images(1, len(sets), (5.4, 1.4 + 0.32 * most), draw)
+    for y, arm in enumerate(arms):
+        effect, paper = arm.effect, arm.paper
+        assert effect is not None
+        assert paper is not None
+        bars = None if effect.low is None or effect.high is None else [
+            [effect.delta - effect.low], [effect.high - effect.delta]
+        ]  # fmt: skip
+        axis.errorbar(effect.delta, y, xerr=bars, fmt="o", color=OTHERS, capsize=3, label="here" * (y == 0))
+        axis.plot(paper.delta, y, "x", color=PAPER, label="paper" * (y == 0))
+    axis.axvline(0, color="gray", linewidth=0.8)
+    axis.set_yticks(range(len(arms)), [arm.title for arm in arms])
+    axis.set_xlabel("difference from the reference, pp (95 %)")
+    axis.legend(*_named(axis))
 
 
 def _draw_curve(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
@@ -213,8 +215,8 @@ def _latency(arm: ArmResult) -> float:
 
 
 FIGURES: dict[str, Drawing] = {
-    "accuracy": _draw_accuracy,
-    "effects": _draw_effects,
+    "accuracy": _arms_below_each_other("accuracy", 1.2, _draw_accuracies),
+    "effects": _arms_below_each_other("effects", 1.4, _draw_effects),
     "curve": _draw_curve,
     "conditions": _draw_conditions,
     "parameters": _scatter("parameters", "deployed parameters, M", lambda arm: arm.parameters["deployed"] / 1e6, True),

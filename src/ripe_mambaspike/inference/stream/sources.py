@@ -187,6 +187,11 @@ class PipeSource(PacketSource):
                 return
 
 
+def _unopened(kind: str, host: str, port: int, reason: object) -> InputError:
+    address = f"{kind.lower()}://{host}:{port}"
+    return InputError.expected("source", f"a {kind} port that can be opened", f"{address} ({reason})")
+
+
 class UdpSource(PacketSource):
     """Datagrams of one packet each. The port is open from the start: what comes early waits in it."""
 
@@ -201,9 +206,7 @@ class UdpSource(PacketSource):
                 self._socket.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
             self._socket.bind(place)
         except OSError as error:
-            raise InputError.expected(
-                "source", "a UDP port that can be opened", f"udp://{host}:{port} ({error.strerror or error})"
-            ) from error
+            raise _unopened("UDP", host, port, error.strerror or error) from error
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:
@@ -243,9 +246,7 @@ class TcpSource(PacketSource):
             self._socket = socket.create_server(place[:2], family=kind, backlog=4)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-            raise InputError.expected(
-                "source", "a TCP port that can be opened", f"tcp://{host}:{port} ({reason})"
-            ) from error
+            raise _unopened("TCP", host, port, reason) from error
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:

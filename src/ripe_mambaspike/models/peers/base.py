@@ -8,10 +8,11 @@ A network is a config and a class:
         width: int = 32
 
     @register_architecture(PocketConfig)
-    class Pocket(PeerModel):
+    class Pocket(PeerModel[PocketConfig]):
         def __init__(self, config: PocketConfig, name: str) -> None:
             super().__init__(config, name)
-            ...                                             # ends in self.head = linear_head(width, config.num_classes)
+            ...
+            self.add_head(config.width)                     # the last Linear
 
         def forward_features(self, x: Tensor) -> Tensor:    # [B, T, 2, H, W] → [B, S, d], S = T or 1
             ...
@@ -22,7 +23,7 @@ spikes, and the network is trained, saved, evaluated, captured, counted and expo
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
@@ -31,6 +32,7 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model, Output
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finite
+from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.leaky import LeakyNeuron
 from ripe_mambaspike.nn.modified import Modification, module_modification
 from ripe_mambaspike.nn.spike_log import SpikeLog
@@ -56,11 +58,21 @@ class PeerConfig(ModelConfig):
         return {"num_classes": meta_model(self).parameter_count()}
 
 
-class PeerModel(Model):
+Config = TypeVar("Config", bound=PeerConfig)
+
+
+class PeerModel(Model, Generic[Config]):
     """A network that is called module by module; subclasses define `forward_features` and `self.head`."""
 
+    config: Config
     head: nn.Module
+    head_width: int | None = None  # of the features that the head reads, as `add_head` was given it
     one_size: ClassVar[bool] = False  # whether some weight depends on the input's size
+
+    def add_head(self, width: int) -> None:
+        """The last layer: a Linear that reads features [B, S, width], or an Identity for embeddings."""
+        self.head_width = width
+        self.head = linear_head(width, self.config.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Events binned to [B, T, 2, H, W] → logits [B, S, num_classes]: of every step, or S = 1 of the whole clip."""
@@ -72,6 +84,8 @@ class PeerModel(Model):
 
     @property
     def num_features(self) -> int:
+        if self.head_width is not None:
+            return self.head_width
         last = self.last_layer
         if not isinstance(last, nn.Linear):
             raise ConfigError.expected("num_features", "a property of the network's own where it has no head", "none")

@@ -25,7 +25,6 @@ from ripe_mambaspike.models.base import register_architecture
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 CONVOLUTIONS = (1, 1, 2, 2, 2)  # in each group
 DROP_RATE = 0.5
@@ -61,8 +60,7 @@ def _halved(size: int, times: int) -> int:
 
 
 @register_architecture(C3dConfig)
-class C3d(PeerModel):
-    config: C3dConfig
+class C3d(PeerModel[C3dConfig]):
     one_size = True
 
     def __init__(self, config: C3dConfig, name: str) -> None:
@@ -82,7 +80,7 @@ class C3d(PeerModel):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
                 assert module.bias is not None
                 nn.init.zeros_(module.bias)
-        self.head = linear_head(config.hidden_size, config.num_classes)
+        self.add_head(config.hidden_size)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → [B, 1, hidden]."""
@@ -91,10 +89,6 @@ class C3d(PeerModel):
         for layer in (self.first_hidden, self.second_hidden):
             hidden = self.dropout(torch.relu(layer(hidden)))
         return hidden.unsqueeze(1)
-
-    @property
-    def num_features(self) -> int:
-        return self.config.hidden_size
 
 
 @register_model("c3d")

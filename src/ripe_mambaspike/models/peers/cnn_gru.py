@@ -23,7 +23,6 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import ConvNorm
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 
 @dataclass(frozen=True)
@@ -63,24 +62,18 @@ class CnnGruUnit(nn.Module):
 
 
 @register_architecture(CnnGruConfig)
-class CnnGru(PeerModel):
-    config: CnnGruConfig
-
+class CnnGru(PeerModel[CnnGruConfig]):
     def __init__(self, config: CnnGruConfig, name: str) -> None:
         super().__init__(config, name)
         self.convs = nn.Sequential()
         for before, after in zip((2, *config.channels), config.channels, strict=False):
             self.convs.extend((ConvNorm(before, after, 3, 2), nn.ReLU()))
         self.gru = CnnGruUnit(config.channels[-1], config.hidden_size)
-        self.head = linear_head(config.hidden_size, config.num_classes)
+        self.add_head(config.hidden_size)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → [B, T, hidden]."""
         return self.gru(self.convs(x).mean((3, 4)))[0]
-
-    @property
-    def num_features(self) -> int:
-        return self.config.hidden_size
 
 
 @register_model("cnn-gru")

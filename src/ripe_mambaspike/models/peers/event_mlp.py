@@ -13,7 +13,6 @@ from ripe_mambaspike.models.base import register_architecture
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 
 @dataclass(frozen=True)
@@ -25,28 +24,21 @@ class EventMlpConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_count("grid_size")
-        self._check_count("hidden_size")
+        self._check_count("grid_size", "hidden_size")
 
 
 @register_architecture(EventMlpConfig)
-class EventMlp(PeerModel):
-    config: EventMlpConfig
-
+class EventMlp(PeerModel[EventMlpConfig]):
     def __init__(self, config: EventMlpConfig, name: str) -> None:
         super().__init__(config, name)
         self.norm = nn.LayerNorm(2 * config.grid_size**2)
         self.hidden = nn.Linear(2 * config.grid_size**2, config.hidden_size)
-        self.head = linear_head(config.hidden_size, config.num_classes)
+        self.add_head(config.hidden_size)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → [B, 1, hidden]."""
         counts = F.adaptive_avg_pool2d(x.sum(1), self.config.grid_size).flatten(1)
         return F.gelu(self.hidden(self.norm(counts.log1p()))).unsqueeze(1)
-
-    @property
-    def num_features(self) -> int:
-        return self.config.hidden_size
 
 
 @register_model("event-mlp")

@@ -19,7 +19,6 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import ConvNorm, per_step
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 BLOCKS = 2  # in every level
 
@@ -49,9 +48,7 @@ class FrameCnnBlock(nn.Module):
 
 
 @register_architecture(FrameCnnConfig)
-class FrameCnn(PeerModel):
-    config: FrameCnnConfig
-
+class FrameCnn(PeerModel[FrameCnnConfig]):
     def __init__(self, config: FrameCnnConfig, name: str) -> None:
         super().__init__(config, name)
         widths = config.channels
@@ -61,16 +58,12 @@ class FrameCnn(PeerModel):
         for before, after in pairwise(widths):
             self.blocks.append(FrameCnnBlock(before, after, 2))
             self.blocks.extend(FrameCnnBlock(after, after, 1) for _ in range(BLOCKS - 1))
-        self.head = linear_head(widths[-1], config.num_classes)
+        self.add_head(widths[-1])
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → [B, 1, d]."""
         frame = torch.relu(self.stem(x.mean(1, keepdim=True)))  # one step
         return self.blocks(per_step(self.pool, frame)).mean((3, 4))
-
-    @property
-    def num_features(self) -> int:
-        return self.config.channels[-1]
 
 
 @register_model("frame-cnn")

@@ -30,7 +30,6 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import ConvNorm
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.leaky import LeakyNeuron
 
 THRESHOLD = 0.5
@@ -73,14 +72,11 @@ class MsResNetBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.first_conv(self.first_neuron(x)[0])
-        added: Tensor = self.shortcut(x) + self.second_conv(self.second_neuron(inner)[0])
-        return added
+        return self.shortcut(x) + self.second_conv(self.second_neuron(inner)[0])
 
 
 @register_architecture(MsResNetConfig)
-class MsResNet(PeerModel):
-    config: MsResNetConfig
-
+class MsResNet(PeerModel[MsResNetConfig]):
     def __init__(self, config: MsResNetConfig, name: str) -> None:
         super().__init__(config, name)
         self.stem = _conv_norm(2, config.channels[0], 7, 2)
@@ -91,7 +87,7 @@ class MsResNet(PeerModel):
             for index in range(depth)
         )
         self.last_neuron = _neuron()
-        self.head = linear_head(config.channels[-1], config.num_classes)
+        self.add_head(config.channels[-1])
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → firing rates of the last map [B, 1, C]."""
@@ -100,10 +96,6 @@ class MsResNet(PeerModel):
             x = block(x)
         spikes: Tensor = self.last_neuron(x)[0]
         return spikes.mean((1, 3, 4)).unsqueeze(1)
-
-    @property
-    def num_features(self) -> int:
-        return self.config.channels[-1]
 
 
 @register_model("ms-resnet")

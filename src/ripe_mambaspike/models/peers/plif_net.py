@@ -55,8 +55,7 @@ class PlifNetConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("channels", "depth", "hidden_size"):
-            self._check_count(field)
+        self._check_count("channels", "depth", "hidden_size")
         if not isinstance(self.dropout, float | int) or not 0 <= self.dropout < 1:
             self._refuse("dropout", "a number from 0 up to but not including 1")
         if min(self.grid()) < 1:
@@ -101,8 +100,7 @@ class PlifVoters(nn.Module):
 
 
 @register_architecture(PlifNetConfig)
-class PlifNet(PeerModel):
-    config: PlifNetConfig
+class PlifNet(PeerModel[PlifNetConfig]):
     one_size = True
 
     def __init__(self, config: PlifNetConfig, name: str) -> None:

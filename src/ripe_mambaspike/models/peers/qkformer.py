@@ -29,7 +29,6 @@ from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import ConvNorm, channels_last, overlapping_pool, per_step, sigmoid_neuron
 from ripe_mambaspike.models.peers.spikformer import SpikformerAttention, SpikformerBlock, SpikformerMlp
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 SCALE = 0.125  # of the second stage's attention
 TOKEN_THRESHOLD = 0.5
@@ -46,8 +45,7 @@ class QkformerConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("embed_dim", "num_heads", "mlp_ratio"):
-            self._check_count(field)
+        self._check_count("embed_dim", "num_heads", "mlp_ratio")
         self._check_counts("depths", 2)
         if self.embed_dim % 16 or self.embed_dim % (2 * self.num_heads):
             self._refuse("embed_dim", f"a multiple of 16 and of twice num_heads {self.num_heads}")
@@ -122,9 +120,7 @@ def _second_patches(channels: int) -> nn.Module:
 
 
 @register_architecture(QkformerConfig)
-class Qkformer(PeerModel):
-    config: QkformerConfig
-
+class Qkformer(PeerModel[QkformerConfig]):
     def __init__(self, config: QkformerConfig, name: str) -> None:
         super().__init__(config, name)
         heads, width = config.num_heads, config.embed_dim
@@ -141,16 +137,12 @@ class Qkformer(PeerModel):
         self.second_stage = nn.Sequential(
             *(SpikformerBlock(SpikformerAttention(width, heads, SCALE), mlp(width)) for _ in range(config.depths[1]))
         )
-        self.head = linear_head(width, config.num_classes)
+        self.add_head(width)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → the mean token of every step [B, T, C]."""
         fine = self.first_stage(self.first_patches(channels_last(x)))
         return self.second_stage(self.second_patches(fine)).mean((3, 4))
-
-    @property
-    def num_features(self) -> int:
-        return self.config.embed_dim
 
 
 @register_model("qkformer")

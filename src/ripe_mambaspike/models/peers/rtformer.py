@@ -32,7 +32,6 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import ConvNorm, SpikeMatmul, per_step, sigmoid_neuron
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.plain_norm import PlainBatchNorm
 from ripe_mambaspike.nn.sync_stats import joint_spread
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -53,8 +52,7 @@ class RtformerConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("width", "depth", "num_heads", "mlp_ratio", "window"):
-            self._check_count(field)
+        self._check_count("width", "depth", "num_heads", "mlp_ratio", "window")
         if self.width % 8:
             self._refuse("width", "a multiple of 8")
         if self.width % self.num_heads:
@@ -104,8 +102,7 @@ class RtformerLayer(nn.Module):
         self.neuron = sigmoid_neuron()
 
     def forward(self, x: Tensor) -> Tensor:
-        spikes: Tensor = self.neuron(self.norm(per_step(self.conv, x)))[0]
-        return spikes
+        return self.neuron(self.norm(per_step(self.conv, x)))[0]
 
 
 class RtformerCore(nn.Module):
@@ -118,8 +115,7 @@ class RtformerCore(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         three, one = (branch(x) for branch in self.branches)
-        spikes: Tensor = self.mix(three + one)
-        return spikes
+        return self.mix(three + one)
 
 
 class RtformerAttention(nn.Module):
@@ -136,8 +132,7 @@ class RtformerAttention(nn.Module):
         query, key, value = (self._by_head(core(x)) for core in (self.query, self.key, self.value))
         read = self.read_values(query, self.sum_values(key.transpose(-2, -1), value) * SCALE)
         maps = read.transpose(-2, -1).flatten(2, 3).unflatten(3, x.shape[3:])
-        spikes: Tensor = self.projection(self.neuron(maps)[0])
-        return spikes
+        return self.projection(self.neuron(maps)[0])
 
     def _by_head(self, maps: Tensor) -> Tensor:
         """[B, T, C, H, W] → [B, T, heads, H·W, C / heads]."""
@@ -154,14 +149,11 @@ class RtformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(x)
-        added: Tensor = x + self.contract(self.expand(x))
-        return added
+        return x + self.contract(self.expand(x))
 
 
 @register_architecture(RtformerConfig)
-class Rtformer(PeerModel):
-    config: RtformerConfig
-
+class Rtformer(PeerModel[RtformerConfig]):
     def __init__(self, config: RtformerConfig, name: str) -> None:
         super().__init__(config, name)
         width = config.width
@@ -170,7 +162,7 @@ class Rtformer(PeerModel):
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.position = RtformerLayer(width, width, 3, config.window)
         self.blocks = nn.ModuleList(RtformerBlock(config) for _ in range(config.depth))
-        self.head = linear_head(width, config.num_classes)
+        self.add_head(width)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → the mean of all tokens [B, 1, d]."""
@@ -180,10 +172,6 @@ class Rtformer(PeerModel):
         for block in self.blocks:
             x = block(x)
         return x.mean((1, 3, 4)).unsqueeze(1)
-
-    @property
-    def num_features(self) -> int:
-        return self.config.width
 
 
 @register_model("rtformer")

@@ -38,7 +38,6 @@ from ripe_mambaspike.models.peers.layers import (
     sigmoid_neuron,
 )
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 PLACES_OF_POOLS = {places for count in range(5) for places in combinations((1, 2, 3, 4), count)}
 MASK_THRESHOLD = 0.5
@@ -55,8 +54,7 @@ class SdtConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("embed_dim", "depth", "mlp_ratio"):
-            self._check_count(field)
+        self._check_count("embed_dim", "depth", "mlp_ratio")
         if self.embed_dim % 8:
             self._refuse("embed_dim", "a multiple of 8")
         if self.pooled not in PLACES_OF_POOLS:
@@ -92,10 +90,8 @@ class SdtBlock(nn.Module):
         return membrane + self.mlp(membrane)
 
 
-class SpikeDrivenTransformer(PeerModel):
+class SpikeDrivenTransformer(PeerModel[SdtConfig]):
     """Patches, blocks around an attention of spikes [B, T, C, H, W], and the head."""
-
-    config: SdtConfig
 
     def __init__(self, config: SdtConfig, name: str, make_attention: Callable[[], nn.Module]) -> None:
         super().__init__(config, name)
@@ -105,16 +101,12 @@ class SpikeDrivenTransformer(PeerModel):
             *(SdtBlock(make_attention(), MembraneMlp(width, config.mlp_ratio)) for _ in range(config.depth))
         )
         self.neuron = sigmoid_neuron()
-        self.head = linear_head(width, config.num_classes)
+        self.add_head(width)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → firing rates of the channels at every step [B, T, C]."""
         spikes, _ = self.neuron(self.blocks(self.patches(channels_last(x))))
         return spikes.mean((3, 4))
-
-    @property
-    def num_features(self) -> int:
-        return self.config.embed_dim
 
 
 @register_architecture(SdtConfig)

@@ -46,7 +46,6 @@ from ripe_mambaspike.models.peers.layers import (
     split_qkv,
 )
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.plain_norm import PlainBatchNorm
 
 SCALE = 0.125  # of the attention
@@ -67,8 +66,7 @@ class SdtV2Config(PeerConfig):
         super().__post_init__()
         self._check_counts("widths", 4)
         self._check_counts("depths", 2)
-        self._check_count("num_heads")
-        self._check_count("mlp_ratio")
+        self._check_count("num_heads", "mlp_ratio")
         if self.widths[0] % 2 or self.widths[2] % self.num_heads or self.widths[3] % self.num_heads:
             self._refuse("widths", f"an even one, any, and two multiples of num_heads {self.num_heads}")
 
@@ -177,9 +175,7 @@ class SdtV2Shortcuts(nn.Module):
 
 
 @register_architecture(SdtV2Config)
-class SdtV2(PeerModel):
-    config: SdtV2Config
-
+class SdtV2(PeerModel[SdtV2Config]):
     def __init__(self, config: SdtV2Config, name: str) -> None:
         super().__init__(config, name)
         first, second, third, fourth = config.widths
@@ -207,15 +203,11 @@ class SdtV2(PeerModel):
             attention_blocks(fourth, config.depths[1]),
         )
         self.neuron = sigmoid_neuron()
-        self.head = linear_head(fourth, config.num_classes)
+        self.add_head(fourth)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → firing rates of the channels at every step [B, T, D]."""
         return self.neuron(self.stages(channels_last(x)))[0].mean((3, 4))
-
-    @property
-    def num_features(self) -> int:
-        return self.config.widths[3]
 
 
 @register_model("sdt-v2")

@@ -38,7 +38,6 @@ from ripe_mambaspike.models.peers.layers import (
     sigmoid_neuron,
 )
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class SpikePoolConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("embed_dim", "depth", "mlp_ratio", "pool_size"):
-            self._check_count(field)
+        self._check_count("embed_dim", "depth", "mlp_ratio", "pool_size")
         if self.embed_dim % 8:
             self._refuse("embed_dim", "a multiple of 8")
         if self.pool_size % 2 == 0:
@@ -77,23 +75,17 @@ class SpikePoolBlock(nn.Module):
 
 
 @register_architecture(SpikePoolConfig)
-class SpikePool(PeerModel):
-    config: SpikePoolConfig
-
+class SpikePool(PeerModel[SpikePoolConfig]):
     def __init__(self, config: SpikePoolConfig, name: str) -> None:
         super().__init__(config, name)
         self.patches = MembranePatchSplitting(config.embed_dim)
         self.blocks = nn.Sequential(*(SpikePoolBlock(config) for _ in range(config.depth)))
         self.neuron = sigmoid_neuron()
-        self.head = linear_head(config.embed_dim, config.num_classes)
+        self.add_head(config.embed_dim)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → spikes [B, T, D]."""
         return self.neuron(self.blocks(self.patches(x)).mean((3, 4)))[0]
-
-    @property
-    def num_features(self) -> int:
-        return self.config.embed_dim
 
 
 @register_model("spikepool")

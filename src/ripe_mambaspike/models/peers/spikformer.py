@@ -37,7 +37,6 @@ from ripe_mambaspike.models.peers.layers import (
     split_qkv,
 )
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 SCALE = 0.25  # of the attention
 ATTENTION_THRESHOLD = 0.5
@@ -54,8 +53,7 @@ class SpikformerConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("embed_dim", "depth", "num_heads", "mlp_ratio"):
-            self._check_count(field)
+        self._check_count("embed_dim", "depth", "num_heads", "mlp_ratio")
         if self.embed_dim % 8 or self.embed_dim % self.num_heads:
             self._refuse("embed_dim", f"a multiple of 8 and of num_heads {self.num_heads}")
 
@@ -121,9 +119,7 @@ class SpikformerBlock(nn.Module):
 
 
 @register_architecture(SpikformerConfig)
-class Spikformer(PeerModel):
-    config: SpikformerConfig
-
+class Spikformer(PeerModel[SpikformerConfig]):
     def __init__(self, config: SpikformerConfig, name: str) -> None:
         super().__init__(config, name)
         width = config.embed_dim
@@ -136,15 +132,11 @@ class Spikformer(PeerModel):
                 for _ in range(config.depth)
             )
         )
-        self.head = linear_head(width, config.num_classes)
+        self.add_head(width)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → the mean token of every step [B, T, C]."""
         return self.blocks(self.patches(channels_last(x))).mean((3, 4))
-
-    @property
-    def num_features(self) -> int:
-        return self.config.embed_dim
 
 
 @register_model("spikformer")

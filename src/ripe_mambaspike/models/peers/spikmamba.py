@@ -34,7 +34,6 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import SpikeMatmul, per_step, sigmoid_neuron
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.mamba import Mamba
 from ripe_mambaspike.nn.plain_norm import PlainBatchNorm
 
@@ -54,8 +53,7 @@ class SpikMambaConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("width", "depth", "num_heads", "patch_size", "mlp_ratio"):
-            self._check_count(field)
+        self._check_count("width", "depth", "num_heads", "patch_size", "mlp_ratio")
         if self.width % self.num_heads:
             self._refuse("num_heads", f"a divisor of the width, {self.width}")
         if min(self.grid()) < 1:
@@ -126,8 +124,7 @@ class SpikMambaAttention(nn.Module):
         mixed = self.attend(values) + self.value_position(values)
         tokens = tokens + self.out_proj(mixed * F.silu(self.gate(normed)))
         tokens = tokens + self.second_position(tokens)
-        fed: Tensor = tokens + self.mlp(self.second_norm(tokens))
-        return fed
+        return tokens + self.mlp(self.second_norm(tokens))
 
     def attend(self, values: Tensor) -> Tensor:
         """values [B, T, N, d] → weighted means of them, of all tokens of the same step."""
@@ -158,13 +155,11 @@ class SpikMambaMixer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         projected = self.in_proj(x)
         forward, backward = self.forward_mamba(projected)[0], self.backward_mamba(projected.flip(1))[0]
-        mixed: Tensor = self.out_proj(forward + backward.flip(1))
-        return mixed
+        return self.out_proj(forward + backward.flip(1))
 
 
 @register_architecture(SpikMambaConfig)
-class SpikMamba(PeerModel):
-    config: SpikMambaConfig
+class SpikMamba(PeerModel[SpikMambaConfig]):
     one_size = True
 
     def __init__(self, config: SpikMambaConfig, name: str) -> None:
@@ -175,7 +170,7 @@ class SpikMamba(PeerModel):
         self.mixer_norm = nn.LayerNorm(config.width)
         self.mixer = SpikMambaMixer(config.width)
         self.last_norm = nn.LayerNorm(config.width)
-        self.head = linear_head(config.width, config.num_classes)
+        self.add_head(config.width)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → the mean token [B, 1, d]."""
@@ -185,10 +180,6 @@ class SpikMamba(PeerModel):
         sequence = tokens.flatten(1, 2)
         sequence = sequence + self.mixer(self.mixer_norm(sequence))
         return self.last_norm(sequence).mean(1, keepdim=True)
-
-    @property
-    def num_features(self) -> int:
-        return self.config.width
 
 
 @register_model("spikmamba")

@@ -42,8 +42,7 @@ class StattenConfig(SdtConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_count("num_heads")
-        self._check_count("chunk_size")
+        self._check_count("num_heads", "chunk_size")
         if self.embed_dim % self.num_heads:
             self._refuse("embed_dim", f"a multiple of 8 and of num_heads {self.num_heads}")
 

@@ -41,7 +41,6 @@ from ripe_mambaspike.models.peers.layers import (
     sigmoid_neuron,
 )
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.plain_norm import PlainBatchNorm
 from ripe_mambaspike.nn.spike_log import log_spikes
 from ripe_mambaspike.ops.shapes import at_least_float32, sum_dtype
@@ -64,8 +63,7 @@ class SwformerConfig(PeerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("embed_dim", "depth", "mlp_ratio", "groups"):
-            self._check_count(field)
+        self._check_count("embed_dim", "depth", "mlp_ratio", "groups")
         if self.embed_dim % 8 or self.embed_dim % self.groups:
             self._refuse("embed_dim", f"a multiple of 8 and of {self.groups}, the groups")
 
@@ -170,22 +168,16 @@ class SwformerBlocks(nn.ModuleList):
 
 
 @register_architecture(SwformerConfig)
-class Swformer(PeerModel):
-    config: SwformerConfig
-
+class Swformer(PeerModel[SwformerConfig]):
     def __init__(self, config: SwformerConfig, name: str) -> None:
         super().__init__(config, name)
         self.patches = MembranePatchSplitting(config.embed_dim)
         self.blocks = SwformerBlocks(SwformerBlock(config) for _ in range(config.depth))
-        self.head = linear_head(config.embed_dim, config.num_classes)
+        self.add_head(config.embed_dim)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → [B, T, D]."""
         return self.blocks(self.patches(x)).mean((3, 4))
-
-    @property
-    def num_features(self) -> int:
-        return self.config.embed_dim
 
     def num_spiking_layers(self) -> int:
         signed = sum(isinstance(module, SwformerSignedNeuron) for module in self.modules())

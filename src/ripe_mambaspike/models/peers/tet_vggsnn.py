@@ -30,7 +30,6 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import ConvNorm, per_step
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.leaky import LeakyNeuron
 
 POOLED_AFTER = 2  # layers between two poolings
@@ -71,19 +70,17 @@ class TetVggLayer(nn.Module):
         nn.init.kaiming_normal_(self.conv.conv.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        spikes: Tensor = self.neuron(self.conv(x))[0]
-        return spikes
+        return self.neuron(self.conv(x))[0]
 
 
 @register_architecture(TetVggConfig)
-class TetVgg(PeerModel):
-    config: TetVggConfig
+class TetVgg(PeerModel[TetVggConfig]):
     one_size = True
 
     def __init__(self, config: TetVggConfig, name: str) -> None:
         super().__init__(config, name)
         self.layers = nn.ModuleList(TetVggLayer(*pair) for pair in pairwise((2, *config.channels)))
-        self.head = linear_head(config.feature_size, config.num_classes)
+        self.add_head(config.feature_size)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → the flattened last map [B, T, C·H/16·W/16]."""
@@ -92,10 +89,6 @@ class TetVgg(PeerModel):
             if index % POOLED_AFTER == 0:
                 x = per_step(lambda images: F.avg_pool2d(images, 2), x)
         return x.flatten(2)
-
-    @property
-    def num_features(self) -> int:
-        return self.config.feature_size
 
 
 @register_model("tet-vggsnn")

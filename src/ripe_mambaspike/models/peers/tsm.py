@@ -27,7 +27,6 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import ConvNorm, per_step
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.hierarchy import linear_head
 
 EXPANSION = 4  # of a block's output over its inner width
 SHARE = 8  # one of so many channels is shifted in each direction
@@ -76,25 +75,19 @@ class TsmBlock(nn.Module):
 
 
 @register_architecture(TsmConfig)
-class Tsm(PeerModel):
-    config: TsmConfig
-
+class Tsm(PeerModel[TsmConfig]):
     def __init__(self, config: TsmConfig, name: str) -> None:
         super().__init__(config, name)
         self.stem = ConvNorm(2, config.channels[0], 7, 2)
         self.pool = nn.MaxPool2d(3, 2, 1)
         self.blocks = nn.Sequential(*_blocks(config))
         self.dropout = nn.Dropout(DROP_RATE)
-        self.head = linear_head(self.num_features, config.num_classes)
+        self.add_head(EXPANSION * config.channels[-1])
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → [B, 1, d]."""
         frames = self.blocks(per_step(self.pool, torch.relu(self.stem(x))))
         return self.dropout(frames.mean((3, 4))).mean(1, keepdim=True)
-
-    @property
-    def num_features(self) -> int:
-        return EXPANSION * self.config.channels[-1]
 
 
 def _blocks(config: TsmConfig) -> Iterator[TsmBlock]:

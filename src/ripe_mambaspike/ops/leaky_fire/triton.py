@@ -21,6 +21,15 @@ MAX_MEMBRANES = 16  # of a thread in registers; with 32, half as many warps fit
 
 
 @triton.jit
+def owned_elements(size, BLOCK: tl.constexpr):
+    """(group, its elements that are this program's [BLOCK], which of them exist); a group has `size` elements."""
+    blocks = tl.cdiv(size, BLOCK)
+    group = (tl.program_id(0) // blocks).to(tl.int64)
+    flat = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    return group, flat, flat < size
+
+
+@triton.jit
 def leaky_step(x, membrane, decay, gain, threshold, HARD: tl.constexpr):
     """(spike, potential, membrane after the reset); `fma`, so that all kernels round a potential alike."""
     potential = tl.fma(decay, membrane, gain * x)
@@ -54,10 +63,7 @@ def _leaky_fire_kernel(
     STEPS: tl.constexpr, HARD: tl.constexpr, PREFETCH: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """EVEN: blocks divide size and PREFETCH the steps, so there is nothing to mask."""
-    blocks = tl.cdiv(size, BLOCK)
-    group = (tl.program_id(0) // blocks).to(tl.int64)
-    flat = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    inside = flat < size
+    group, flat, inside = owned_elements(size, BLOCK)
     decay = tl.load(decay_ptr)
     gain = tl.load(gain_ptr)
     membrane = initial(initial_ptr, group * size + flat, inside)
@@ -91,10 +97,7 @@ def _leaky_fire_backward_kernel(
     EVEN: blocks divide size and SEGMENT the steps. Absent tensors are None.
     """
     SEGMENTS: tl.constexpr = (STEPS + SEGMENT - 1) // SEGMENT
-    blocks = tl.cdiv(size, BLOCK)
-    group = (tl.program_id(0) // blocks).to(tl.int64)
-    flat = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    inside = flat < size
+    group, flat, inside = owned_elements(size, BLOCK)
     decay = tl.load(decay_ptr)
     gain = tl.load(gain_ptr)
     owned = group * size + flat

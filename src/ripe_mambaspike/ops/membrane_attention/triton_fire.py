@@ -10,14 +10,13 @@ from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, empty_atten
 from ripe_mambaspike.ops.membrane_attention.triton_mix import KeyMixture
 from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, padded
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
+    attention_of,
     load_affine,
     load_matrix,
     load_row,
     load_tile,
     modulated,
     norm_row,
-    positive,
-    quotient,
     store_tile,
 )
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
@@ -110,10 +109,7 @@ def _modulate_fire(
         center = load_row(sums + (later * 3 + 2) * C, held, C)
         u = load_tile(potential + base, rows, seen, channels, C)
         x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
-        phi = positive(tl.dot(weight, u, input_precision=PRECISION))
-        numerator = tl.dot(tl.trans(mixture), phi.to(u.dtype), input_precision=PRECISION)
-        centered, _ = quotient(numerator, phi, key_sum, center)
-        attention = center[:, None] + centered
+        attention = attention_of(u, weight, mixture, key_sum, center, PRECISION)
         if KEEP:
             store_tile(kept + base, rows, positions, channels, attention, C)
         table_row = norm_row(sample * STEPS + step, step, PER_SAMPLE)

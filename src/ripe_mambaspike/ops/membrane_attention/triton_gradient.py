@@ -22,6 +22,17 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
 from ripe_mambaspike.ops.triton_launch import Synchronous
 
 
+@triton.jit
+def _place(steps, positions, C: tl.constexpr):
+    """What this program computes: a chunk of a pair of sample and step.
+
+    (pair, chunk, step, the pair's index among those of later steps, the offset of the pair's first element).
+    """
+    pair = tl.program_id(0)
+    later = pair - pair // steps - 1
+    return pair, tl.program_id(1), pair % steps, later, pair.to(tl.int64) * positions * C
+
+
 @Synchronous
 @triton.jit
 def query_side(
@@ -35,11 +46,7 @@ def query_side(
     affine_sums [B·T, chunks, 2, C]: scale, shift. Of later steps: channel_sums [pairs, chunks, 2, C]: γ and k;
     grad_mixed and grad_query [pairs, chunks, C, C].
     """
-    pair = tl.program_id(0)
-    chunk = tl.program_id(1)
-    step = pair % steps
-    later = pair - pair // steps - 1
-    base = pair.to(tl.int64) * positions * C
+    pair, chunk, step, later, base = _place(steps, positions, C)
     channels = tl.arange(0, WIDTH)
     by_scale = tl.zeros([WIDTH], tl.float32)
     by_shift = tl.zeros([WIDTH], tl.float32)
@@ -119,11 +126,7 @@ def key_side(
     grad_gathered [pairs, C, C], grad_key_sum [pairs, C] and grad_key [pairs, chunks, C, C] are of later steps. The
     first step's programs write zero gradients for the first step's potential and the last step's spikes.
     """
-    pair = tl.program_id(0)
-    chunk = tl.program_id(1)
-    step = pair % steps
-    later = pair - pair // steps - 1
-    base = pair.to(tl.int64) * positions * C
+    pair, chunk, step, later, base = _place(steps, positions, C)
     channels = tl.arange(0, WIDTH)
     if step == 0:
         nothing = tl.zeros([WIDTH, BLOCK], tl.float32)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.membrane_attention.triton_mix import KeyMixture
 from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, plan_tiles
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
+    attention_of,
     is_first,
     load_affine,
     load_matrix,
@@ -15,8 +16,6 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     load_tile,
     mixture_of,
     norm_row,
-    positive,
-    quotient,
     store_modulated,
 )
 from ripe_mambaspike.ops.triton_launch import Synchronous
@@ -68,10 +67,7 @@ def _modulate(
             rows = (chunk * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
             u = load_tile(potential + base, rows, positions, channels, C)
             x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
-            phi = positive(tl.dot(weight, u, input_precision=PRECISION))
-            numerator = tl.dot(tl.trans(mixture), phi.to(u.dtype), input_precision=PRECISION)
-            centered, _ = quotient(numerator, phi, key_sum, center)
-            attention = center[:, None] + centered
+            attention = attention_of(u, weight, mixture, key_sum, center, PRECISION)
             store_modulated(
                 out + base, kept + base, rows, positions, channels, x, attention, scales, shifts, gains, C, KEEP
             )

@@ -149,3 +149,12 @@ def quotient(numerator, query, key_sum, center):
     denominator = tl.sum(query * key_sum[:, None], 0) + TINY
     inverse = 1.0 / denominator  # one division per position instead of one per element
     return (numerator - TINY * center[:, None]) * inverse[None, :], denominator
+
+
+@triton.jit
+def attention_of(u, weight, mixture, key_sum, center, PRECISION: tl.constexpr):
+    """A [C, rows] of potentials u [C, rows], with the query's weight."""
+    phi = positive(tl.dot(weight, u, input_precision=PRECISION))
+    numerator = tl.dot(tl.trans(mixture), phi.to(u.dtype), input_precision=PRECISION)
+    centered, _ = quotient(numerator, phi, key_sum, center)
+    return center[:, None] + centered

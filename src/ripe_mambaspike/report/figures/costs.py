@@ -62,11 +62,17 @@ def _documents(results: Path | None) -> list[dict[str, Any]]:
     return found
 
 
-def draw_attention_cost(results: Path | None) -> Any:
-    """Table 16: the three operators, and DS-MPA by width; time of forward and backward, and activations."""
+def _three_panels_each(results: Path | None) -> tuple[Any, list[tuple[Any, dict[str, Any]]]]:
+    """A figure, and of every benchmark its line of three panels and its document."""
     documents = _documents(results)
     figure = new_figure(11, 3.4 * len(documents))
-    for line, document in zip(figure.subplots(len(documents), 3, squeeze=False), documents, strict=True):
+    return figure, list(zip(figure.subplots(len(documents), 3, squeeze=False), documents, strict=True))
+
+
+def draw_attention_cost(results: Path | None) -> Any:
+    """Table 16: the three operators, and DS-MPA by width; time of forward and backward, and activations."""
+    figure, lines = _three_panels_each(results)
+    for line, document in lines:
         found = document["attention"]
         names = {"ds-mpa": "DS-MPA", "gate": "gate", "none": "removed"}
         rows = found["rows"]
@@ -95,9 +101,8 @@ def draw_attention_cost(results: Path | None) -> Any:
 
 def draw_latency(results: Path | None) -> Any:
     """Table 17: latency at batch 1 and 8, and memory at batch 8."""
-    documents = _documents(results)
-    figure = new_figure(11, 3.4 * len(documents))
-    for line, document in zip(figure.subplots(len(documents), 3, squeeze=False), documents, strict=True):
+    figure, lines = _three_panels_each(results)
+    for line, document in lines:
         rows = document["deployment"]
         places = range(len(rows))
         colors = [BASELINE if row["path"] == "mamba-spike" else OURS for row in rows]
