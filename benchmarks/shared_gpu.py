@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -29,7 +29,7 @@ def prepare_step(model_name: str, size: int, time_steps: int, batch: int) -> Any
 
     torch.manual_seed(0)
     model = create_model(model_name, num_classes=10, in_size=(size, size), time_steps=time_steps).cuda().train()
-    passes = 2 if model.has_relaxed_pass else 1
+    passes: Literal[1, 2] = 2 if model.has_relaxed_pass else 1
     optimizer = make_optimizer(model, torch.tensor(1e-4, device="cuda"), 0.05)
     x = (torch.rand(batch, time_steps, 2, size, size, device="cuda") < 0.15).float()
     y = torch.nn.functional.one_hot(torch.arange(batch, device="cuda") % 10, 10).float()

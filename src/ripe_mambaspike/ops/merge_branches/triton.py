@@ -21,27 +21,33 @@ def _wide(x):
 
 
 @triton.jit
+def _patch(mean, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """(columns, which of them there are, the mean patch)."""
+    column = tl.arange(0, BLOCK)
+    known = column < SIZE
+    return column, known, tl.load(mean + column, mask=known, other=0.0).to(tl.float64)
+
+
+@triton.jit
 def covariance_kernel(mean, second, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """A row of S − m mᵀ."""
     row = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    known = column < SIZE
+    column, known, patch = _patch(mean, SIZE, BLOCK)
     offsets = row.to(tl.int64) * SIZE + column
     own = tl.load(mean + row).to(tl.float64)
-    others = tl.load(mean + column, mask=known, other=0.0).to(tl.float64)
-    value = tl.load(second + offsets, mask=known, other=0.0).to(tl.float64) - own * others
+    value = tl.load(second + offsets, mask=known, other=0.0).to(tl.float64) - own * patch
     tl.store(out + offsets, value, mask=known)
 
 
 @triton.jit
-def _statistics(kernel, product, patch):
-    """(mean, variance before it is clamped) of one channel of one branch."""
-    return tl.sum(kernel * patch, 0), tl.sum(kernel * product, 0)
-
-
-@triton.jit
-def _inverse_deviation(variance, epsilon):
-    return 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + epsilon)
+def _read(kernels, products, weight, patch, entry, offsets, known, EPS: tl.constexpr):
+    """One channel of one branch: kernel, its product, mean, variance before it is clamped, 1/σ, and the norm's gain."""
+    kernel = tl.load(kernels + offsets, mask=known, other=0.0).to(tl.float64)
+    product = tl.load(products + offsets, mask=known, other=0.0).to(tl.float64)
+    variance = tl.sum(kernel * product, 0)
+    inverse = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + tl.full((), EPS, tl.float64))
+    gain = tl.load(weight + entry).to(tl.float64)
+    return kernel, product, tl.sum(kernel * patch, 0), variance, inverse, gain
 
 
 @triton.jit
@@ -63,19 +69,16 @@ def merge_kernel(
 ):
     """One output channel: the statistics of every branch, and the sum of the scaled kernels."""
     channel = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    known = column < SIZE
-    epsilon = tl.full((), EPS, tl.float64)
-    patch = tl.load(mean + column, mask=known, other=0.0).to(tl.float64)
+    column, known, patch = _patch(mean, SIZE, BLOCK)
     total = tl.zeros((BLOCK,), tl.float64)
     constant = tl.zeros((), tl.float64)
     for branch in tl.static_range(BRANCHES):
         entry = branch * channels + channel
         offsets = entry.to(tl.int64) * SIZE + column
-        kernel = tl.load(kernels + offsets, mask=known, other=0.0).to(tl.float64)
-        product = tl.load(products + offsets, mask=known, other=0.0).to(tl.float64)
-        average, variance = _statistics(kernel, product, patch)
-        scale = tl.load(weight + entry).to(tl.float64) * _inverse_deviation(variance, epsilon)
+        kernel, _, average, variance, inverse, gain = _read(
+            kernels, products, weight, patch, entry, offsets, known, EPS
+        )
+        scale = gain * inverse
         total += scale * kernel
         constant += tl.load(shift + entry).to(tl.float64) - average * scale
         tl.store(means + entry, average)
@@ -112,11 +115,8 @@ def branch_gradients_kernel(
 ):
     """One output channel."""
     channel = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    known = column < SIZE
-    epsilon = tl.full((), EPS, tl.float64)
+    column, known, patch = _patch(mean, SIZE, BLOCK)
     zero = tl.zeros((), tl.float64)
-    patch = tl.load(mean + column, mask=known, other=0.0).to(tl.float64)
     given = _wide(tl.load(grad_merged + channel.to(tl.int64) * SIZE + column, mask=known, other=0.0))
     given_bias = zero
     if HAS_BIAS:
@@ -124,11 +124,9 @@ def branch_gradients_kernel(
     for branch in tl.static_range(BRANCHES):
         entry = branch * channels + channel
         offsets = entry.to(tl.int64) * SIZE + column
-        kernel = tl.load(kernels + offsets, mask=known, other=0.0).to(tl.float64)
-        product = tl.load(products + offsets, mask=known, other=0.0).to(tl.float64)
-        average, variance = _statistics(kernel, product, patch)
-        inverse = _inverse_deviation(variance, epsilon)
-        gain = tl.load(weight + entry).to(tl.float64)
+        kernel, product, average, variance, inverse, gain = _read(
+            kernels, products, weight, patch, entry, offsets, known, EPS
+        )
         grad_scale = tl.sum(given * kernel, 0) - average * given_bias
         of_variance = -0.5 * grad_scale * gain * inverse * inverse * inverse
         of_average = -gain * inverse * given_bias
@@ -152,10 +150,8 @@ def moment_gradients_kernel(
 ):  # fmt: skip
     """A row of the second moment's gradient, and one element of the mean's."""
     row = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    known = column < SIZE
+    column, known, patch = _patch(mean, SIZE, BLOCK)
     offsets = row.to(tl.int64) * SIZE + column
-    patch = tl.load(mean + column, mask=known, other=0.0).to(tl.float64)
     along = tl.load(grad_covariance + offsets, mask=known, other=0.0)
     across = tl.load(grad_covariance + column.to(tl.int64) * SIZE + row, mask=known, other=0.0)
     total = -tl.sum((along + across) * patch, 0)

@@ -29,9 +29,5 @@ def _empty(i: StepAffineInputs) -> tuple[Tensor, Tensor]:
 
 
 STEP_AFFINE = Operator(
-    "step_affine",
-    StepAffineInputs,
-    ("scale", "shift"),
-    _empty,
-    gradients=("mean", "variance", "weight", "beta"),
+    "step_affine", StepAffineInputs, ("scale", "shift"), _empty, gradients=("mean", "variance", "weight", "beta")
 )
