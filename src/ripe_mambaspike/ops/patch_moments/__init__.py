@@ -1,7 +1,8 @@
 """First and second moments of a convolution's 3×3 patches.
 
 They give the batch statistics of every bias-free branch over the same input by small matrix algebra: a branch that
-equals the kernel k [9C] has the mean k·m and the mean square kᵀ S k. `algebra.py` is shared by the implementations.
+equals the kernel k [9C] has the mean k·m and the mean square kᵀ S k. `algebra.py` explains the sums
+at stride 1 and writes them in PyTorch; the Triton kernels do the same in few launches.
 """
 
 from typing import NamedTuple

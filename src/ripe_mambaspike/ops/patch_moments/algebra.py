@@ -30,11 +30,11 @@ def second_moment(whole: Tensor, rows: Tensor, columns: Tensor, corners: Tensor)
     out = _by_tap(_by_tap(whole, 0), 2)  # [3 y, 3 y', 3 x, 3 x', C, C]
     lines = _by_tap(rows, 1), _by_tap(columns, 1)
     for index, side in enumerate(SIDES):
-        out[side, side] -= lines[0][index]
-        out[:, :, side, side] -= lines[1][index]
+        out[side, side].sub_(lines[0][index])
+        out[:, :, side, side].sub_(lines[1][index])
     for index, row in enumerate(SIDES):
         for other, column in enumerate(SIDES):
-            out[row, row, column, column] += corners[index, other]
+            out[row, row, column, column].add_(corners[index, other])
     return out.permute(0, 2, 4, 1, 3, 5).reshape(9 * channels, 9 * channels)
 
 
@@ -80,16 +80,16 @@ def unit_stride_gradient(x: Tensor, grad_mean: Tensor, grad_second: Tensor, posi
     for tap in SIDES:
         row, column = border(tap, height), border(tap, width)
         lines = x[:, row : row + 1], x[:, :, column : column + 1]
-        out[:, row : row + 1] -= convolve_exactly(
-            lines[0], row_kernels[tap][:, :, None], bias[tap].sum(0), padding=(0, 2)
+        out[:, row : row + 1].sub_(
+            convolve_exactly(lines[0], row_kernels[tap][:, :, None], bias[tap].sum(0), padding=(0, 2))
         )
-        out[:, :, column : column + 1] -= convolve_exactly(
-            lines[1], column_kernels[tap][..., None], bias[:, tap].sum(0), padding=(2, 0)
+        out[:, :, column : column + 1].sub_(
+            convolve_exactly(lines[1], column_kernels[tap][..., None], bias[:, tap].sum(0), padding=(2, 0))
         )
         for other in SIDES:
             corner = slice(row, row + 1), slice(border(other, width), border(other, width) + 1)
             kernel = form[tap, other, :, tap, other, :, None, None]
-            out[:, *corner] += convolve_exactly(x[:, *corner], kernel, bias[tap, other])
+            out[:, *corner].add_(convolve_exactly(x[:, *corner], kernel, bias[tap, other]))
     return out
 
 
@@ -100,10 +100,11 @@ def patch_gradient(grad_mean: Tensor, grad_second: Tensor, positions: int) -> tu
 
 
 def convolve_exactly(
-    x: Tensor, kernel: Tensor, bias: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0)
+    x: Tensor, kernel: Tensor, bias: Tensor | None, stride: int = 1, padding: tuple[int, int] = (0, 0)
 ) -> Tensor:
     """x [N, H, W, C] over a kernel [D, C, h, w] → [N, H', W', D], in x's dtype (no TF32), deterministic."""
-    kernel, bias = kernel.to(x.dtype).contiguous(memory_format=torch.channels_last), bias.to(x.dtype)
+    kernel = kernel.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    bias = None if bias is None else bias.to(x.dtype)
     flags = False, True, True, False  # benchmark, deterministic, with cuDNN, with TF32
     out: Tensor = torch.ops.aten._convolution(
         x.permute(0, 3, 1, 2), kernel, bias, [stride] * 2, list(padding), [1, 1], False, [0, 0], 1, *flags

@@ -51,7 +51,7 @@ def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ..
     for part, out in zip(images.split(images_per_part), padded.split(images_per_part), strict=True):
         by_tap = convolve_exactly(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
         for tap, window in enumerate(tap_windows(rows, columns, stride)):
-            out[:, *window] += by_tap[..., tap, :]
+            out[:, *window].add_(by_tap[..., tap, :])
     return (padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape),)
 
 

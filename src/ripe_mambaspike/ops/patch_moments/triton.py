@@ -5,16 +5,9 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, or_zeros
-from ripe_mambaspike.ops.patch_moments.algebra import (
-    all_displacements,
-    convolve_exactly,
-    mean_patch,
-    outputs,
-    patch_gradient,
-    second_moment,
-    unit_stride_gradient,
-)
-from ripe_mambaspike.ops.patch_moments.triton_kernels import collect, correlations, products
+from ripe_mambaspike.ops.patch_moments.algebra import convolve_exactly, outputs
+from ripe_mambaspike.ops.patch_moments.triton_gradient import UnitStrideGradient, collect, patch_kernel
+from ripe_mambaspike.ops.patch_moments.triton_sums import mean_patch, second_by_correlations, second_by_products
 
 MIN_CHANNELS = 16  # with fewer, all nine taps fit one tile and correlations save nothing
 MAX_TEMPORARY_BYTES = 1 << 29  # bytes
@@ -24,12 +17,9 @@ MAX_CONV_ELEMENTS = 1 << 30  # cuDNN uses 32-bit indices
 def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
     x, stride = i
     images = x.contiguous().flatten(0, 1)
-    count, height, width, channels = images.shape
-    if stride == 1 and channels >= MIN_CHANNELS:
-        second = _unit_stride(images)
-    else:
-        second = products(images, stride)
-    return mean_patch(images, stride), second / (count * outputs(height, stride) * outputs(width, stride))
+    by_correlations = stride == 1 and images.shape[-1] >= MIN_CHANNELS
+    second = second_by_correlations(images) if by_correlations else second_by_products(images, stride)
+    return mean_patch(images, stride), second
 
 
 def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor]:
@@ -45,29 +35,15 @@ def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) ->
         return _gradient(x.float(), stride, grad_mean, grad_second).to(x.dtype)
     if stride == 1:
         size = max(1, MAX_CONV_ELEMENTS // (height * width * channels))
-        positions = count * height * width
-        parts = [unit_stride_gradient(part, grad_mean, grad_second, positions) for part in images.split(size)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous().view(x.shape)
+        gradient = UnitStrideGradient(images, grad_mean, grad_second, count * height * width)
+        parts = [gradient(part) for part in images.split(size)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(x.shape)
     if stride != 2:
         raise InputError.expected("stride", "1 or 2", stride)
     positions = outputs(height, stride) * outputs(width, stride)
-    kernel, bias = patch_gradient(grad_mean, grad_second, count * positions)
+    kernel = patch_kernel(images, grad_second, count * positions)
     images_per_part = max(1, MAX_TEMPORARY_BYTES // (9 * channels * positions * x.element_size()))
     out = torch.empty_like(images)
     for part, grads in zip(images.split(images_per_part), out.split(images_per_part), strict=True):
-        collect(convolve_exactly(part, kernel, bias, stride, (1, 1)), grads)
+        collect(convolve_exactly(part, kernel, None, stride, (1, 1)), grad_mean, count * positions, grads)
     return out.view(x.shape)
-
-
-def _unit_stride(images: Tensor) -> Tensor:
-    """Σ patch·patchᵀ by correlations."""
-    channels = images.shape[-1]
-    # the kernels return the transposes: x(q+δ) first
-    half = correlations(images, borders=False)[0].transpose(-1, -2)
-    lines = correlations(images, borders=True).transpose(-1, -2)
-    return second_moment(
-        all_displacements(half, 0).view(5, 5, channels, channels),
-        all_displacements(lines[:2], 1),
-        all_displacements(lines[2:4], 1),
-        lines[4:, 0].unflatten(0, (2, 2)),
-    )

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels for the moments of 3×3 patches, and how they are launched.
 
-All read images [N, H, W, C]. Sums over pixels are split among programs, which write partial sums; these are added
-afterwards in a fixed order.
+All read images [N, H, W, C]. Sums over pixels are split among programs, which write partial sums; `triton_sums.py`
+adds them in a fixed order.
 """
 
 from typing import NamedTuple
@@ -32,13 +32,26 @@ class Tile(NamedTuple):
 
 
 @triton.jit
-def _load(x_ptr, pixel, row, column, valid, down, right, channel, known, top, left, bottom, end, WIDTH, CHANNELS):
+def load_pixels(x_ptr, pixel, row, column, valid, down, right, channel, known, top, left, bottom, end, WIDTH, CHANNELS):
     """[pixels, entries]: the channel `down` rows and `right` columns from each pixel, 0 outside the window."""
     y = row[:, None] + down[None, :]
     x = column[:, None] + right[None, :]
     inside = (y >= top) & (y < bottom) & (x >= left) & (x < end) & valid[:, None] & known[None, :]
     entry = (down * WIDTH + right) * CHANNELS + channel
     return tl.load(x_ptr + pixel[:, None] * CHANNELS + entry[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def window_of(window, HEIGHT, WIDTH):
+    """(top, left, height, width, whether it lies along a row) of a border window."""
+    corner = window - 4
+    row_side = tl.where(window < 2, window, corner // 2)
+    column_side = tl.where(window < 4, window - 2, corner % 2)
+    one_row = (window < 2) | (window >= 4)
+    one_column = window >= 2
+    top = tl.where(one_row & (row_side == 0), HEIGHT - 1, 0)
+    left = tl.where(one_column & (column_side == 0), WIDTH - 1, 0)
+    return top, left, tl.where(one_row, 1, HEIGHT), tl.where(one_column, 1, WIDTH), one_row
 
 
 @Synchronous
@@ -64,14 +77,7 @@ def correlate_kernel(
     narrow = (block % narrow_blocks) * NARROW + tl.arange(0, NARROW)
     index, wide_channel = wide // CHANNELS, wide % CHANNELS
     if BORDERS:
-        corner = window - 4
-        row_side = tl.where(window < 2, window, corner // 2)
-        column_side = tl.where(window < 4, window - 2, corner % 2)
-        one_row = (window < 2) | (window >= 4)
-        one_column = window >= 2
-        top = tl.where(one_row & (row_side == 0), HEIGHT - 1, 0)
-        left = tl.where(one_column & (column_side == 0), WIDTH - 1, 0)
-        height, width = tl.where(one_row, 1, HEIGHT), tl.where(one_column, 1, WIDTH)
+        top, left, height, width, one_row = window_of(window, HEIGHT, WIDTH)
         down, right = tl.where(one_row, 0, index), tl.where(one_row, index, 0)
     else:
         top, left, height, width = 0, 0, HEIGHT, WIDTH
@@ -86,11 +92,11 @@ def correlate_kernel(
         row, column = top + rest // width, left + rest % width
         pixel = image.to(tl.int64) * (HEIGHT * WIDTH) + row * WIDTH + column
         valid = pixels < images * area
-        shifted = _load(
+        shifted = load_pixels(
             x_ptr, pixel, row, column, valid, down, right, wide_channel, index < COUNT,
             top, left, top + height, left + width, WIDTH, CHANNELS,
         )  # fmt: skip
-        center = _load(
+        center = load_pixels(
             x_ptr, pixel, row, column, valid, here, here, narrow, narrow < CHANNELS,
             top, left, top + height, left + width, WIDTH, CHANNELS,
         )  # fmt: skip
@@ -130,11 +136,11 @@ def products_kernel(
             row, column = rest // columns * STRIDE, rest % columns * STRIDE
             pixel = image.to(tl.int64) * (HEIGHT * WIDTH) + row * WIDTH + column
             valid = positions < images * (rows * columns)
-            a = _load(
+            a = load_pixels(
                 x_ptr, pixel, row, column, valid, one_tap // 3 - 1, one_tap % 3 - 1, one % CHANNELS, one < entries,
                 0, 0, HEIGHT, WIDTH, WIDTH, CHANNELS,
             )  # fmt: skip
-            b = _load(
+            b = load_pixels(
                 x_ptr, pixel, row, column, valid, two_tap // 3 - 1, two_tap % 3 - 1, two % CHANNELS, two < entries,
                 0, 0, HEIGHT, WIDTH, WIDTH, CHANNELS,
             )  # fmt: skip
@@ -143,40 +149,8 @@ def products_kernel(
         tl.store(targets, total, mask=(one < entries)[:, None] & (two < entries)[None, :])
 
 
-@triton.jit
-def collect_kernel(
-    grads_ptr,  # [N, ⌈H/2⌉, ⌈W/2⌉, 9, C]
-    out_ptr,  # [N, H, W, C]
-    numbers,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Stride 2: every pixel adds up the gradients of the patches it lies in, one or two along each axis."""
-    rows: tl.constexpr = (HEIGHT + 1) // 2
-    columns: tl.constexpr = (WIDTH + 1) // 2
-    element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    pixel, channel = element // CHANNELS, element % CHANNELS
-    line, x = pixel // WIDTH, (pixel % WIDTH).to(tl.int32)
-    image, y = line // HEIGHT, (line % HEIGHT).to(tl.int32)
-    total = tl.zeros([BLOCK], tl.float32)
-    for below in tl.static_range(2):
-        for beyond in tl.static_range(2):
-            # an even pixel is the middle of one patch; an odd one is the last of one and the first of the next
-            row, column = y // 2 + below, x // 2 + beyond
-            tap = tl.where(y % 2 == 0, 1, 2 - 2 * below) * 3 + tl.where(x % 2 == 0, 1, 2 - 2 * beyond)
-            meets = (element < numbers) & (row < rows) & (column < columns)
-            meets = meets & ((y % 2 == 1) | (below == 0)) & ((x % 2 == 1) | (beyond == 0))
-            position = (image * rows + row) * columns + column
-            total += tl.load(grads_ptr + (position * 9 + tap) * CHANNELS + channel, mask=meets, other=0.0).to(
-                tl.float32
-            )
-    tl.store(out_ptr + element, total.to(out_ptr.dtype.element_ty), mask=element < numbers)
-
-
 def correlations(images: Tensor, *, borders: bool) -> Tensor:
-    """Σ x_j(q + δ) x_i(q) as [windows, displacements, C (j), C (i)], float32.
+    """Partial sums of x_j(q + δ) x_i(q) as [splits, windows, displacements, C (j), C (i)], float32.
 
     The whole image (one window): displacements (0, 0…2), (1, −2…2), (2, −2…2). Borders: 0…2 along each line.
     """
@@ -191,11 +165,11 @@ def correlations(images: Tensor, *, borders: bool) -> Tensor:
         images, parts, count, height, width, channels, borders, displacements,
         tile.wide, tile.narrow, tile.pixels, steps, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return parts.sum(0)
+    return parts
 
 
 def products(images: Tensor, stride: int) -> Tensor:
-    """Σ patch patchᵀ [9C, 9C], float32."""
+    """Partial sums of patch patchᵀ [splits, 9C, 9C], float32; known on and above the diagonal."""
     count, height, width, channels = images.shape
     entries = 9 * channels
     tile = _tile(images.dtype, entries)
@@ -207,15 +181,7 @@ def products(images: Tensor, stride: int) -> Tensor:
         images, parts, count, height, width, channels, stride, tile.narrow, tile.pixels, steps,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    total = parts.sum(0)
-    return total.triu() + total.triu(1).T
-
-
-def collect(grads: Tensor, out: Tensor) -> None:
-    """Patch gradients at stride 2, [N, ⌈H/2⌉, ⌈W/2⌉, 9C], into out [N, H, W, C]."""
-    block = 1024
-    grid = (ceil_div(out.numel(), block),)
-    collect_kernel[grid](grads.contiguous(), out, out.numel(), *out.shape[1:], block, num_warps=4)
+    return parts
 
 
 def _tile(dtype: torch.dtype, channels: int) -> Tile:
