@@ -12,7 +12,7 @@
 set -u
 out=${OUT:?a folder for the results}
 end=$((SECONDS + ${LIMIT:-570}))
-export PYTHON=${PYTHON:-python3} PYTHONUNBUFFERED=1
+export PYTHON=${PYTHON:-python3} PYTHONUNBUFFERED=1 ${COMMIT:+RIPE_COMMIT="$COMMIT"}
 export PYTHONPATH="$PWD/src:$PWD:$PWD/_site${PYTHONPATH:+:$PYTHONPATH}"
 mkdir -p "$out"
 

@@ -66,6 +66,7 @@ def test_a_package_uses_the_packages_before_it(path):
         return
     # Modules beside the packages.
     shared = {
+        "commit",
         "errors",
         "files",
         "folders",

@@ -1,4 +1,4 @@
-"""Bounded reads, atomic writes, lock files, and the current git commit."""
+"""Bounded reads, atomic writes and lock files."""
 
 import errno
 import logging
@@ -277,31 +277,3 @@ def file_mask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def commit(start: Path | None = None) -> str | None:
-    """The git commit that is checked out, None outside a checkout."""
-    for folder in (start or Path(__file__).resolve()).parents:
-        git = folder / ".git"
-        try:
-            if git.is_file():  # a worktree: the file names its folder
-                git = folder / git.read_text().removeprefix("gitdir:").strip()
-            if git.is_dir():
-                return _head(git)
-        except OSError:
-            return None
-    return None
-
-
-def _head(git: Path) -> str | None:
-    head = (git / "HEAD").read_text().strip()
-    if not head.startswith("ref: "):
-        return head
-    name = head.removeprefix("ref: ")
-    common = git / "commondir"
-    git = git / common.read_text().strip() if common.exists() else git
-    if (git / name).exists():
-        return (git / name).read_text().strip()
-    packed = git / "packed-refs"
-    lines = packed.read_text().splitlines() if packed.exists() else []
-    return next((line.split()[0] for line in lines if line.endswith(f" {name}")), None)

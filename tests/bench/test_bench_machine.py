@@ -6,7 +6,7 @@ import torch
 from raising import raises
 from ripe_mambaspike.bench import memory
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
-from ripe_mambaspike.bench.machine import commit, describe, measure_memory_rate, measure_product
+from ripe_mambaspike.bench.machine import describe, measure_memory_rate, measure_product
 from ripe_mambaspike.bench.measure import Times
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory, free_memory, measure_memory
 from ripe_mambaspike.bench.sweep import fit_line
@@ -88,26 +88,6 @@ def test_the_machine_is_described():
     assert about["device"] == "cpu"
     assert about["torch"] == torch.__version__
     assert about["name"]
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["loose", "packed"])
-def test_the_commit_of_a_checkout(tmp_path, packed):
-    home, code = tmp_path / ".git", tmp_path / "src" / "code.py"
-    (home / "refs" / "heads").mkdir(parents=True)
-    (home / "HEAD").write_text("ref: refs/heads/main\n")
-    if packed:
-        (home / "packed-refs").write_text(
-            f"# pack-refs\n{'b' * 40} refs/heads/other-main\n{'a' * 40} refs/heads/main\n"
-        )
-    else:
-        (home / "refs" / "heads" / "main").write_text("a" * 40 + "\n")
-    assert commit(code) == "a" * 40
-    (home / "HEAD").write_text("c" * 40 + "\n")
-    assert commit(code) == "c" * 40
-
-
-def test_no_commit_outside_a_checkout(tmp_path):
-    assert commit(tmp_path / "code.py") is None
 
 
 def test_the_bounds_of_the_default():

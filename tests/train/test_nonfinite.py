@@ -130,6 +130,14 @@ def test_the_relaxed_pass_alone(network, batch, monkeypatch):
     assert find_nonfinite(network, *batch, StepSettings(passes=1)) == "not reproducible on a second pass"
 
 
+def test_a_gradient_whose_norm_overflows(network, batch):
+    """All its numbers are finite, and their squares are not."""
+    network.head.register_forward_pre_hook(lambda module, inputs: (ScaledGradient.apply(inputs[0], 1e25),))
+    with kernels("off"):
+        source = find_nonfinite(network, *batch, StepSettings())
+    assert source.startswith("the norm of the gradient (largest for ")
+
+
 def bad_gradient(network, batch):
     """The description where the gradient is lost between the hierarchy and the head."""
     network.head.register_forward_pre_hook(lambda module, inputs: (ScaledGradient.apply(inputs[0], math.inf),))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.measure import Job, time_jobs
-from ripe_mambaspike.files import commit
+from ripe_mambaspike.commit import commit
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = {"cpu": (768, 1024, 1536), "cuda": (2048, 4096, 8192)}  # of the square matrices multiplied

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ripe_mambaspike import __version__
+from ripe_mambaspike.commit import commit
 from ripe_mambaspike.errors import InputError, RipeError
-from ripe_mambaspike.files import commit, make_folder, write_file
+from ripe_mambaspike.files import make_folder, write_file
 from ripe_mambaspike.models.shipped import shipped_folder
 from ripe_mambaspike.report.figures.canvas import image_bytes
 from ripe_mambaspike.report.figures.draw import FIGURES, FigureInputs, FigureKind

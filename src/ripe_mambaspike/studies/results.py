@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from ripe_mambaspike.commit import commit
 from ripe_mambaspike.errors import DataError
-from ripe_mambaspike.files import commit, write_file
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.schema import convert, read_json
 from ripe_mambaspike.studies.comparison import (

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -159,8 +160,17 @@ def study_facts(results: StudyResults) -> list[str]:
         lines += [f"{one.set}: {arm} is left out: {reason}" for arm, reason in one.left_out.items()]
         for arm in one.arms:
             lines += [f"{one.set}, {arm.title}, seed {seed} failed: {why}" for seed, why in arm.failed.items()]
-            lines += [f"{one.set}, {arm.title}: {text}" for text in arm.unused]
-    return lines
+    return lines + _unused_facts(results)
+
+
+def _unused_facts(results: StudyResults) -> list[str]:
+    """What networks could not use of the recipe, each reason once, with all networks it holds for."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for arm in (arm for one in results.sets for arm in one.arms):
+        for text in arm.unused:
+            reason = re.sub(r"^([\w.]+): '[^']+' ", r"\1: ", text)  # without the network's name
+            by_reason.setdefault(reason, {})[arm.title] = None
+    return [f"{reason}: {', '.join(titles)}" for reason, titles in by_reason.items()]
 
 
 NOTE = (

@@ -4,10 +4,10 @@ import math
 
 import torch
 
+from ripe_mambaspike.commit import commit
 from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import TrainingData
-from ripe_mambaspike.files import commit
 from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, StartedFrom, TrainingResult
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import Labels

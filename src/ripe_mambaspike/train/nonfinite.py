@@ -44,4 +44,7 @@ def _first_bad_gradient(model: Model, x: Tensor, targets: Tensor, settings: Step
     for name, parameter in reversed(list(model.named_parameters())):  # in the order of backpropagation
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the gradient of {name}"
+    grads = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    if not torch.isfinite(nn.utils.get_total_norm(list(grads.values()))):  # its squares exceed what float32 can hold
+        return f"the norm of the gradient (largest for {max(grads, key=lambda name: float(grads[name].abs().max()))})"
     return "not reproducible on a second pass"
