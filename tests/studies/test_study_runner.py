@@ -211,6 +211,14 @@ def test_a_study_that_is_killed_goes_on_and_gives_the_numbers_of_training_alone(
         now = json.loads((run.folder / "measures.json").read_text())
         assert now["conditions"].keys() == {"shuffled", "reversed"}
         assert now["rates"] == before[run.folder]["rates"]
+    for num_jobs, known in ((2, False), (1, True)):  # the speed of two runs at a time is not that of one
+        for run in plan.runs:
+            (run.folder / "measures.json").unlink()
+        run_workers(plan.runs, num_jobs, measures=["speed"])
+        for run in plan.runs:
+            found = read_measures(run.folder)
+            assert found.measured == ["speed"]
+            assert (found.clips_per_second is not None) == known
     result = json.loads((first / "result.json").read_text())
     result["top1"] += 1 / result["n"]  # not what the saved network does
     (first / "result.json").write_text(json.dumps(result))

@@ -66,7 +66,7 @@ class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
     measured: list[str] = []  # which of the below, also those that gave nothing
     rates: RunRates | None = None
     cost: RunCost | None = None
-    clips_per_second: float | None = None
+    clips_per_second: float | None = None  # None also where other runs used the device at the same time
     conditions: dict[str, float] = {}  # top-1 under each
 
 
@@ -93,10 +93,12 @@ def measure_run(
     *,
     root: str | Path | None = None,
     device: str = "auto",
+    shared: bool = False,
 ) -> RunMeasures:
     """Measure what is missing, and write it down.
 
-    The saved network has to classify as many test clips correctly as `result.json` says.
+    The saved network has to classify as many test clips correctly as `result.json` says. The speed of a run that
+    shared its device with others (`shared`) is not kept: it would be theirs.
     """
     found = read_measures(folder)
     if found is not None and is_measured(found, measures, conditions):
@@ -117,7 +119,9 @@ def measure_run(
             under[name] = evaluate(name).top1
     done = sorted({*measures, *(found.measured if found is not None else ())})
     rates = _rates(folder, again) if "rates" in done else None
-    speed = _speed(folder) if "speed" in done else None
+    speed = found.clips_per_second if found is not None else None
+    if "speed" in done and (found is None or "speed" not in found.measured) and not shared:
+        speed = _speed(folder)
     cost = found.cost if found is not None else None
     if "cost" in done and cost is None:
         cost = measure_cost(model, data)

@@ -136,7 +136,8 @@ class _Pool:
         run.error_file.unlink(missing_ok=True)
         with suppress(BrokenPipeError):  # it died: the end of its answers says so
             assert worker.process.stdin is not None
-            worker.process.stdin.write(msgspec.json.encode(make_task(run, self.measures, self.conditions)) + b"\n")
+            task = make_task(run, self.measures, self.conditions, shared=self.num_jobs > 1)
+            worker.process.stdin.write(msgspec.json.encode(task) + b"\n")
             worker.process.stdin.flush()
         self._tell(None)
 
@@ -220,10 +221,10 @@ class _Pool:
         return (time.monotonic() - self.start) * (whole - done) / done if done > 0 else None
 
 
-def make_task(run: StudyRun, measures: Sequence[str], conditions: Sequence[str]) -> RunTask:
+def make_task(run: StudyRun, measures: Sequence[str], conditions: Sequence[str], *, shared: bool = False) -> RunTask:
     return RunTask(
         recipe=to_dict(run.recipe), folder=str(run.folder), log=str(run.job.log), measures=tuple(measures),
-        conditions=tuple(conditions),
+        conditions=tuple(conditions), shared=shared,
     )  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def _unused_facts(results: StudyResults) -> list[str]:
     by_reason: dict[str, dict[str, None]] = {}
     for arm in (arm for one in results.sets for arm in one.arms):
         for text in arm.unused:
-            reason = re.sub(r"^([\w.]+): '[^']+' ", r"\1: ", text)  # without the network's name
+            reason = re.sub(r"'[^']+' has ", "these have ", text)
             by_reason.setdefault(reason, {})[arm.title] = None
     return [f"{reason}: {', '.join(titles)}" for reason, titles in by_reason.items()]
 

@@ -38,6 +38,7 @@ class RunTask(Document, frozen=True):
     log: str
     measures: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
+    shared: bool = False  # other runs use the device at the same time, so its speed says nothing
 
 
 class Answer(Document, frozen=True):
@@ -80,7 +81,9 @@ def do_task(task: RunTask, stop_requested: Callable[[], bool], report: Callable[
 
     recipe, folder = recipe_from(task.recipe, f"the recipe of {task.folder}"), Path(task.folder)
     _train_when_free(recipe, folder, LogCallback(report), stop_requested)
-    measure_run(folder, task.measures, task.conditions, root=recipe.data.root, device=recipe.run.device)
+    measure_run(
+        folder, task.measures, task.conditions, root=recipe.data.root, device=recipe.run.device, shared=task.shared
+    )
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of a run that has ended: hundreds would fill a disk
 
 
