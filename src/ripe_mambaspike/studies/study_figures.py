@@ -1,6 +1,7 @@
 """The figures of a study, each as SVG and PDF: accuracies, effects beside the paper's, curves, conditions, costs."""
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import write_file
 from ripe_mambaspike.studies.conditions import LABELS, parse_condition
+from ripe_mambaspike.studies.figure_labels import FigureLabel, place_labels
 from ripe_mambaspike.studies.results import ArmResult, SetResult, StudyResults
 
 Drawing = Callable[[StudyResults, Sequence[SetResult]], dict[str, bytes]]
@@ -179,23 +181,40 @@ def _draw_condition(axis: Any, kind: str, arm: ArmResult) -> None:
     _line(axis, levels, arm.title)
 
 
-def _scatter(figure: str, label: str, value: Callable[[ArmResult], float], log: bool) -> Drawing:
-    """Accuracy against a cost, one panel a set."""
+def _scatter(figure: str, label: str, value: Callable[[ArmResult], float | None], log: bool) -> Drawing:
+    """Accuracy against a cost, one panel a set; arms without the cost are left out."""
 
     def draw_figure(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
         def draw(axes: Any) -> None:
             for axis, one in zip(axes[0], sets, strict=True):
+                names = []
                 for arm in _points(results, one, figure):
-                    assert arm.top1 is not None
-                    color = OURS if arm.arm == results.reference else OTHERS
                     x = value(arm)
+                    if x is None or arm.top1 is None:
+                        continue
+                    color = OURS if arm.arm == results.reference else OTHERS
                     axis.errorbar(x, arm.top1.mean, yerr=arm.top1.sd or 0, fmt="o", color=color, capsize=2)
-                    axis.annotate(arm.arm, (x, arm.top1.mean), (4, 3), textcoords="offset points", fontsize=7)
+                    names.append((arm.arm, x, arm.top1.mean))
                 axis.set(xscale="log" if log else "linear", xlabel=label, ylabel="top-1, %", title=one.set)
+                axis.margins(0.12, 0.08)
+                if log:
+                    axis.xaxis.set_major_formatter("{x:g}")
+                    axis.xaxis.set_minor_formatter("")
+                axis.figure.tight_layout()
+                to_share = axis.transData + axis.transAxes.inverted()
+                place_labels(axis, [FigureLabel(name, *to_share.transform((x, y))) for name, x, y in names])
 
-        return _images(1, len(sets), (5.4, 3.8), draw)
+        return _images(1, len(sets), (5.4, 4.6), draw)
 
     return draw_figure
+
+
+def _draw_latency(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
+    """On the device that most networks were timed on: latencies of two devices do not belong into one figure."""
+    timed = Counter(name for one in sets for arm in one.arms for name in arm.latency_ms if "step" not in name)
+    device = max(sorted(timed), key=lambda name: (timed[name], name == "cuda"))
+    label = f"latency of one clip on a {'GPU' if device == 'cuda' else device.upper()}, ms"
+    return _scatter("latency", label, lambda arm: arm.latency_ms.get(device), True)(results, sets)
 
 
 def _interval_bars(arm: ArmResult) -> list[list[float]] | None:
@@ -210,17 +229,13 @@ def _named(axis: Any) -> tuple[list[Any], list[str]]:
     return [handle for handle, _ in pairs], [label for _, label in pairs]
 
 
-def _latency(arm: ArmResult) -> float:
-    return arm.latency_ms.get("cuda", next(iter(arm.latency_ms.values())))
-
-
 FIGURES: dict[str, Drawing] = {
     "accuracy": _arms_below_each_other("accuracy", 1.2, _draw_accuracies),
     "effects": _arms_below_each_other("effects", 1.4, _draw_effects),
     "curve": _draw_curve,
     "conditions": _draw_conditions,
     "parameters": _scatter("parameters", "deployed parameters, M", lambda arm: arm.parameters["deployed"] / 1e6, True),
-    "latency": _scatter("latency", "latency of one clip, ms", _latency, True),
-    "rates": _scatter("rates", "mean firing rate", lambda arm: arm.rate.mean if arm.rate else 0.0, False),
-    "energy": _scatter("energy", "energy of a clip, µJ", lambda arm: arm.cost.microjoules if arm.cost else 0.0, True),
+    "latency": _draw_latency,
+    "rates": _scatter("rates", "mean firing rate", lambda arm: arm.rate.mean if arm.rate else None, False),
+    "energy": _scatter("energy", "energy of a clip, µJ", lambda arm: arm.cost.microjoules if arm.cost else None, True),
 }
