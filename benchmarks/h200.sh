@@ -51,6 +51,7 @@ run_studies() {
     mkdir -p "$work"
     [[ -n ${BEFORE:-} ]] && tar xzf "$BEFORE" -C "$work"
     nvidia-cuda-mps-control -d
+    (sleep 30 && echo "MPS servers: $(echo get_server_list | nvidia-cuda-mps-control)") & # none: runs take turns
     for study in ${STUDIES:-peers components sequence-modules attention neuron-mixes tokens time-bins rate-loss}; do
         limited 570 "$PYTHON" -m ripe_mambaspike study "$study" --root "$data" --out "$work" --jobs "${JOBS:-6}" \
             --limit $((end - SECONDS > 40 ? end - SECONDS - 40 : 1)) >"$out/$study.txt" 2>&1

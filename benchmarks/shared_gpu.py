@@ -70,7 +70,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
             _read(processes[0])
     for process in processes[1:]:
         _read(process)
-    ready = time.monotonic() - started
+    ready, served = time.monotonic() - started, is_shared_by_mps()
     start = time.time() + 0.5
     begins = [start + index * (SECONDS + PAUSE) for index in range(len(given.jobs))]
     for number, process in enumerate(processes):
@@ -86,7 +86,19 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         "batch": given.batch,
         "clips_per_second": {jobs: round(rate) for jobs, rate in zip(given.jobs, rates, strict=True)},
         "ready_seconds": round(ready, 1),
+        "mps": served,
     }
+
+
+def is_shared_by_mps() -> bool | None:
+    """Whether MPS serves processes, else they take turns; None if that cannot be found out."""
+    try:
+        done = subprocess.run(
+            ["nvidia-cuda-mps-control"], input="get_server_list\n", capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return any(line.strip().isdigit() for line in done.stdout.splitlines())
 
 
 def _read(process: subprocess.Popen[str]) -> str:
