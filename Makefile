@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@$(INSTALL) -e ".[dev,data,export,edge,nir,serve]"
+	@$(INSTALL) -e ".[dev,data,export,edge,nir,serve,camera,docs]"
 	@touch $@
 
 quickstart: $(VENV)/.installed  ## simulate gestures, train, evaluate, fuse, verify and predict, with a report at the end
