@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.classifier import Classifier as Classifier
     from ripe_mambaspike.inference.predict import Prediction as Prediction
     from ripe_mambaspike.inference.predict import predict as predict
+    from ripe_mambaspike.inference.stream.connected import list_cameras as list_cameras
+    from ripe_mambaspike.inference.stream.record import record as record
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
     from ripe_mambaspike.live.serve import serve as serve
     from ripe_mambaspike.models.pretrained import from_pretrained as from_pretrained
@@ -88,6 +90,8 @@ _MODULES = {  # module → the names it brings to the top level
     "inference.capture": ("capture",),
     "inference.classifier": ("Classifier",),
     "inference.predict": ("Prediction", "predict"),
+    "inference.stream.connected": ("list_cameras",),
+    "inference.stream.record": ("record",),
     "inference.streamer": ("Streamer",),
     "live.serve": ("serve",),
     "models.pretrained": ("from_pretrained",),
