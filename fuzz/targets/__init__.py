@@ -10,7 +10,8 @@ READERS = (
 OTHERS = {
     "labels": "models", "model-folder": "models", "export-folder": "exports", "torch-export": "exports",
     "checkpoint": "runs", "resume": "runs", "recipe": "runs", "store": "stores", "archive": "stores",
-    "packet": "streams", "pipe": "streams", "message": "streams", "upload": "requests",
+    "packet": "streams", "pipe": "streams", "evt-stream": "streams", "dv-stream": "streams",
+    "message": "streams", "upload": "requests",
 }  # fmt: skip
 GROUPS = ("readers", "others")
 

@@ -60,13 +60,13 @@ class RecordCommand:
         assert self.source is not None
         assert self.out is not None
         from ripe_mambaspike.inference.stream.record import record
-        from ripe_mambaspike.inference.stream.sources import describe_start
+        from ripe_mambaspike.inference.stream.sources import describe_source_start
 
         summaries: list[RecordSummary] = []
 
         def started(summary: "RecordSummary") -> None:
             summaries.append(summary)
-            if (start := describe_start(self.source or "")) is not None:
+            if (start := describe_source_start(self.source or "")) is not None:
                 print_message(start)
 
         with stop_on_signal(quiet=True) as should_stop:

@@ -67,7 +67,7 @@ class StreamCommand(NetworkOptions):
 
     def run(self) -> int:
         from ripe_mambaspike.inference.stream.run import make_stream
-        from ripe_mambaspike.inference.stream.sources import describe_start
+        from ripe_mambaspike.inference.stream.sources import describe_source_start
         from ripe_mambaspike.inference.stream.summary import StreamLimits
         from ripe_mambaspike.inference.streamer import MAX_WINDOW_US
 
@@ -90,7 +90,7 @@ class StreamCommand(NetworkOptions):
                 )  # fmt: skip
             if self.window is None:
                 warn_default_window(classifier)
-            if (start := describe_start(self.source)) is not None:
+            if (start := describe_source_start(self.source)) is not None:
                 print_message(start)
             if classifier.sensor_given or classifier.region.crop_given:
                 print_message(_describe_region(classifier))

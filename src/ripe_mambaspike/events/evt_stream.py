@@ -94,6 +94,8 @@ class EvtStreamDecoder:
         assert self._encoding is not None
         dtype = WORDS[self._encoding]
         whole = len(self._held) // dtype.itemsize * dtype.itemsize
+        if not whole:
+            return []
         words = np.frombuffer(bytes(self._held[:whole]), dtype)
         if self._encoding == "evt21" and self._upper_first is None:
             surplus = evt2.surplus_upper_first(words)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.cuda_graphs import no_recording, record
+from ripe_mambaspike.models.cuda_graphs import no_recording, record_graph
 from ripe_mambaspike.models.fused import kernels_cover, plan_network, run_fused
 from ripe_mambaspike.models.input_checks import check_finite
 from ripe_mambaspike.models.memory import explain_model_memory
@@ -40,7 +40,7 @@ class Captured:
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan_network(model, example) if covered else None
         if example.is_cuda:  # without capture, the network is called directly
-            self._graph, self._output = record(lambda: self._compute(self.example))
+            self._graph, self._output = record_graph(lambda: self._compute(self.example))
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.run(x).logits

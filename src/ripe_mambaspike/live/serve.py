@@ -10,7 +10,7 @@ import torch
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.inference.classifier import Classifier
-from ripe_mambaspike.inference.stream.sources import describe_start, open_stream
+from ripe_mambaspike.inference.stream.sources import describe_source_start, open_stream
 from ripe_mambaspike.live.access import check_host, known_names
 from ripe_mambaspike.live.broadcast import LiveStream
 from ripe_mambaspike.live.library import display_name, list_recordings
@@ -76,7 +76,7 @@ def check_packages() -> None:
 
 
 def _open_live(network: ServedNetwork, source: str, frames: int) -> LiveStream:
-    name = source if describe_start(source) else "standard input" if source == "-" else Path(source).name
+    name = source if describe_source_start(source) else "standard input" if source == "-" else Path(source).name
     classifier = network.classifier
     opened = open_stream(source, sensor_size=network.given_size, region=classifier.region, keep_listening=True)
     return LiveStream(display_name(name), opened, lambda size: network.for_stream(size)[0], frames, classifier.crop)

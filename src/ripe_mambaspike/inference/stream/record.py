@@ -16,6 +16,7 @@ from ripe_mambaspike.events.recorder import EventRecorder
 from ripe_mambaspike.events.recording import SIZE_EXPECTED, Events, is_size
 from ripe_mambaspike.events.region import Crop, Size, check_crop, crop_events, format_size, inside
 from ripe_mambaspike.events.writing import check_target
+from ripe_mambaspike.files import unfinished_versions
 from ripe_mambaspike.inference.stream.buffering import EventQueue, QueuedPacket
 from ripe_mambaspike.inference.stream.source_registry import POLL_SECONDS, Pace, StreamSource
 from ripe_mambaspike.inference.stream.sources import open_stream
@@ -90,6 +91,8 @@ def record(
     opened = open_stream(source, pace=pace, sensor_size=sensor_size) if isinstance(source, str) else source
     job = _RecordJob(opened, path, _Fit(crop, scale), seconds, events, queue_events)
     on_start(job.summary)
+    for left in unfinished_versions(path):
+        on_message(f"{left} is an unfinished recording of an earlier run, which was killed; it is kept")
     return job.run(on_message, should_stop)
 
 

@@ -35,7 +35,7 @@ def open_stream(
     return FileSource(Path(given), pace, sensor_size, region) if kind is None else kind.open(given, options)
 
 
-def describe_start(given: str) -> str | None:
+def describe_source_start(given: str) -> str | None:
     """What a live source does before its first events, such as "listening on udp://…"; None for a recording."""
     kind = None if given == "-" else find_source_kind(given)
     return None if kind is None else f"{kind.start} {given}"
