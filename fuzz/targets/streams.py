@@ -14,7 +14,7 @@ from ripe_mambaspike.events.formats.evt3 import encode_evt3
 from ripe_mambaspike.events.recording import Events, Recording, make_events
 from ripe_mambaspike.inference.stream.byte_stream import ByteStreamReader
 from ripe_mambaspike.inference.stream.dv_protocol import RECORD, DvStreamReader
-from ripe_mambaspike.inference.stream.packets import EventPacket, PacketReader, read_packet, write_packet
+from ripe_mambaspike.inference.stream.packets import EventPacket, InvalidPacket, PacketReader, read_packet, write_packet
 from ripe_mambaspike.live.messages import ViewerCommand, read_command
 
 SENSOR = (16, 12)
@@ -67,7 +67,7 @@ def _evt_stream(case: bytes, folder: Path) -> None:
     outcomes = []
     for size in (len(case) or 1, 7, 1):
         reader = ByteStreamReader()
-        frames = []
+        frames: list[EventPacket | InvalidPacket] = []
         try:
             for at in range(0, len(case), size):
                 frames += reader.feed(case[at : at + size])
