@@ -27,6 +27,7 @@ WRITTEN_FILES = {  # folders in that of a run, and what is written there
     ".": r"recipe\.yaml|log\.csv|result\.json|report\.html|best|last",
     "checkpoints": r"step-\d{9}-\d{9}\.safetensors",
     "best": r"config\.json|model\.safetensors|labels\.json",
+    "last": r"config\.json|model\.safetensors|labels\.json",
 }
 
 
