@@ -138,7 +138,7 @@ def test_the_saved_recipe_alone_starts_a_new_run(unfinished, tiny_words, monkeyp
     words = ["--no-report", "--set", "schedule.epochs=1"]
     assert main(["train", str(unfinished / "recipe.yaml"), *words]) == 0
     assert contents(unfinished) == before
-    assert (tmp_path / "runs" / "tiny" / "result.json").exists()
+    assert (tmp_path / "runs" / "tiny-1" / "result.json").exists()
     (tmp_path / "mine").mkdir()
     recipe = load_recipe(unfinished / "recipe.yaml")
     data = type(recipe.data)(**{**vars(recipe.data), "store": None})
