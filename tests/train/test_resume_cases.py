@@ -144,5 +144,5 @@ def test_the_saved_recipe_alone_starts_a_new_run(unfinished, tiny_words, monkeyp
     data = type(recipe.data)(**{**vars(recipe.data), "store": None})
     save_recipe(type(recipe)(**{**vars(recipe), "name": "own", "data": data}), tmp_path / "mine" / "recipe.yaml")
     assert main(["train", str(tmp_path / "mine" / "recipe.yaml"), "--resume", *words]) == 0
-    assert (tmp_path / "runs" / "own" / "result.json").exists()
+    assert (tmp_path / "runs" / "own-1" / "result.json").exists()
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["recipe.yaml"]
