@@ -58,6 +58,10 @@ Results = Annotated[
 Json = Annotated[bool, option(text="Print one JSON document.")]
 SensorSize = Annotated[tuple[int, int] | None, option("W H")]
 CropArea = Annotated[tuple[int, int, int, int] | None, option("X Y W H")]
+FormatName = Annotated[
+    str | None,
+    option("NAME", "Format of the recordings, such as dat or evt3, instead of recognizing it by content."),
+]
 TimeUnit = Annotated[Literal["s", "ms", "us", "ns"] | None, option("{s,ms,us,ns}")]
 
 

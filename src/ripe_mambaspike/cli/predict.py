@@ -15,7 +15,7 @@ from rich.text import Text
 from ripe_mambaspike.cli.network_options import NetworkOptions
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_warnings, printable
 from ripe_mambaspike.cli.progress import progress_bar
-from ripe_mambaspike.command_options import Count, Flag, Json, Number, option
+from ripe_mambaspike.command_options import Count, Flag, FormatName, Json, Number, option
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.files import write_file
 
@@ -42,6 +42,7 @@ class PredictCommand(NetworkOptions):
     """Also predict N test recordings of the dataset it was trained on, of different classes."""
     time_steps: Count = None
     """Time bins of a recording. Default: as in training."""
+    format: FormatName = None
     trust: Flag = False
     """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
     csv: Annotated[Path | None, option("FILE")] = None
@@ -50,11 +51,15 @@ class PredictCommand(NetworkOptions):
     json: Json = False
 
     def run(self) -> int:
+        from ripe_mambaspike.events.reading import find_format
+
         if not self.recordings and not self.held_out:
             raise InputError("recordings: expected at least one, got none", field="recordings")
         if self.held_out < 0:
             raise InputError(f"--held-out: expected 0 or more, got {self.held_out}", field="--held-out")
         _check_csv(self.csv)
+        if self.format is not None:
+            find_format(self.format)
         recordings = _find_all(self.recordings, self.csv)
         classifier = self.load(time_steps=self.time_steps, trust=self.trust)
         out = console()
@@ -64,7 +69,7 @@ class PredictCommand(NetworkOptions):
         for path in recordings:
             try:
                 with progress_bar(f"predicting {printable(path)} …"):
-                    recording, prediction = _predict(classifier, path)
+                    recording, prediction = _predict(classifier, path, self.format)
             except RipeError as error:
                 if len(recordings) == 1:
                     raise
@@ -173,14 +178,14 @@ class ClassStyles:
         return self._order.setdefault(label, len(self._order))
 
 
-def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
+def _predict(classifier: "Classifier", path: Path, format: str | None) -> "tuple[Recording, Prediction]":
     """The recording as it was binned, and the prediction; an error always names the file."""
     from ripe_mambaspike.inference.classifier import read_recording
     from ripe_mambaspike.inference.predict import predict
 
     try:
         with print_warnings():
-            recording = read_recording(classifier, path)
+            recording = read_recording(classifier, path, format)
             return recording, predict(classifier, recording)
     except RipeError as error:
         if str(path) in str(error):
