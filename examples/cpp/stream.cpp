@@ -124,6 +124,7 @@ static void stream(const std::string &folder, const char *path, int64_t window_u
     Network network(runtime, params, folder, json.get(), windows.rows);
     std::vector<double> probabilities(static_cast<size_t>(params.num_classes));
 
+    int64_t first = RIPE_MAX_TIME, last = -RIPE_MAX_TIME, predictions = 0;
     const auto advance = [&](int64_t to_us) {
         for (ripe_step step; ripe_next_step(&windows, to_us, &step);) {
             const auto began = Clock::now();
@@ -131,18 +132,21 @@ static void stream(const std::string &folder, const char *path, int64_t window_u
             if (!step.predict) continue;
             const int best = network.predict(step.row, probabilities.data());
             require(best >= 0, "logits: expected finite numbers, got some that are not");
+            predictions++;
             print(step, params, json.get(), best, probabilities, std::chrono::duration<double>(Clock::now() - began).count());
         }
     };
-    int64_t last = -RIPE_MAX_TIME;
     while ((got = ripe_read_event(&reader, &event, error)) > 0) {
         require(ripe_check_sensor(&reader, &event, &windows.params, error), error);
         advance(event.t);
         ripe_add(&windows, &event);
-        last = event.t > last ? event.t : last;
+        first = event.t < first ? event.t : first, last = event.t > last ? event.t : last;
     }
     require(!got, error);
     advance(last + 1);  // a recording ends with its last event: a window that ends there is full
+    if (!predictions && first <= last && last - first < windows.window_us)
+        fprintf(stderr, "the stream lasted %" PRId64 " us, less than the window of %" PRId64 " us; give a shorter --window\n",
+                last + 1 - first, windows.window_us);
     if (windows.late) fprintf(stderr, "%" PRId64 " events came after their bin had closed and were left out\n", windows.late);
 }
 

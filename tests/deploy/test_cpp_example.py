@@ -22,7 +22,8 @@ from ripe_mambaspike.ops.mamba_inner import traced_scan
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp"
 HEADERS = ("ripe.h", "ripe_export.h", "ripe_recording.h", "ort.h")
 NAMES = ("hand_clapping", 'wave "both"', "größer", "\\")
-SENSOR = (40, 36)
+SENSOR = (43, 37)  # which the grid does not divide
+LENGTH_US = 300_000  # of a recording
 LABELS = {"sensor_size": SENSOR, "duration_us": 90_000}
 NETWORKS = {
     "windows": ({"num_tokens": 3}, LABELS),
@@ -80,7 +81,8 @@ def exported(request, tmp_path_factory):
 def make_recording(seed=0, count=3000, pauses=()):
     """Events that drift over the sensor, and stop for a while where a pause is given: (at, how long) in µs."""
     random = np.random.default_rng(seed)
-    t = np.sort(random.integers(0, 300_000, count))
+    t = np.sort(random.integers(0, LENGTH_US, count))
+    t[[0, -1]] = 0, LENGTH_US - 1
     x = (random.random(count) ** (1 + t / 100_000) * SENSOR[0]).astype(np.int64)
     y = random.integers(0, SENSOR[1], count)
     for at, length in pauses:
@@ -110,8 +112,8 @@ def assert_same(found, wanted):
 
 CASES = {
     "bins-shared": (".bin", (), ()),
-    "pauses": (".csv", ((100_000, 400_000), (200_000, 5_000_001)), ("--window", "80", "--hop", "40")),
-    "one-after-the-other": (".txt", ((50_000, 95_000),), ("--window", "33.333", "--hop", "33.333")),
+    "pauses": (".csv", ((100_000, 400_000), (200_000, 5_000_001)), ("--window", "80.001", "--hop", "40.001")),
+    "until-the-last-event": (".txt", (), ("--window", "100", "--hop", "100")),
 }
 WINDOW_CASES = {  # a causal network predicts when a bin closes, so not for these
     "any-hop": (".csv", ((100_000, 123_456),), ("--window", "50.001", "--hop", "7.3")),
