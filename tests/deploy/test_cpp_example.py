@@ -85,6 +85,7 @@ def make_recording(seed=0, count=3000, pauses=()):
     t[[0, -1]] = 0, LENGTH_US - 1
     x = (random.random(count) ** (1 + t / 100_000) * SENSOR[0]).astype(np.int64)
     y = random.integers(0, SENSOR[1], count)
+    x[0], y[0] = 20, 18  # in the crop, where a stream begins
     for at, length in pauses:
         t[t >= at] += length
     return Recording(make_events(x, y, t + 8_000_123, random.integers(0, 2, count)), SENSOR)
