@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.classifier import Classifier as Classifier
     from ripe_mambaspike.inference.predict import Prediction as Prediction
     from ripe_mambaspike.inference.predict import predict as predict
+    from ripe_mambaspike.inference.prediction_picture import view_prediction as view_prediction
     from ripe_mambaspike.inference.stream.connected import list_cameras as list_cameras
     from ripe_mambaspike.inference.stream.record import record as record
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
@@ -90,6 +91,7 @@ _MODULES = {  # module → the names it brings to the top level
     "inference.capture": ("capture",),
     "inference.classifier": ("Classifier",),
     "inference.predict": ("Prediction", "predict"),
+    "inference.prediction_picture": ("view_prediction",),
     "inference.stream.connected": ("list_cameras",),
     "inference.stream.record": ("record",),
     "inference.streamer": ("Streamer",),

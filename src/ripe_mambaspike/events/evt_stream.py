@@ -84,8 +84,8 @@ class EvtStreamDecoder:
     def _start(self, header: PropheseeHeader, encoding: str) -> None:
         self.size = self.size or header.sensor_size or self._default_size
         if self.size is None:
-            hint = "--sensor-size W H sets it"
-            raise InputError.expected("sensor_size", "a stream that names it", "one that does not", hint=hint)
+            wanted = "a width and a height, as the stream names none"
+            raise InputError.expected("sensor_size", wanted, "none")
         self._encoding = encoding
         self._base = header.time_base if encoding == "evt3" else 0
         self._state = evt3.Evt3State() if encoding == "evt3" else evt2.Evt2State()
