@@ -29,9 +29,13 @@ def load_dataset(
 ) -> "EventDataset":
     """The clips of one split, `train`, `val` or `test`, of a prepared dataset.
 
-    partition: one of several ways of splitting; by default the dataset's first
-    store: the folder of the stores, by default in the root; with it, the root may be None
-    store_key: one of several preparations, by its key (`ripe data list`); by default the current one
+    Args:
+        name: a dataset of `list_datasets`
+        root: its folder, which was prepared with `prepare_dataset`
+        split: "train", "val" or "test"
+        partition: one of several ways of splitting; by default the dataset's first
+        store: the folder of the stores, by default in the root; with it, the root may be None
+        store_key: one of several preparations, by its key (`ripe data list`); by default the current one
     """
     dataset_info(name)
     if split not in SPLITS:

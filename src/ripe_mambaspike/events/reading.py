@@ -48,7 +48,14 @@ def read(
     time_unit: str | None = None,
     strict: bool = False,
 ) -> Recording:
-    """Read a whole recording. `sensor_size` (width, height) and `time_unit` are for formats that do not store them."""
+    """Read a whole recording; the format is found by the file's content.
+
+    Args:
+        path: the file
+        sensor_size: (width, height), for formats that do not store it
+        time_unit: "s", "ms", "us" or "ns", for formats that do not fix it
+        strict: raise where there would be a warning: events outside the sensor, times that run backwards, …
+    """
     opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
     pieces = list(opened.pieces())
     events = np.concatenate(pieces) if pieces else empty_events()

@@ -59,9 +59,10 @@ STORED: dict[int, Callable[[Path | None], PaperTable]] = {
 def paper_table(number: int, *, results: str | Path | None = None, run: str | Path | None = None) -> PaperTable:
     """Table 1 to 20 of the paper with ours beside it.
 
-    results: folder of stored results (studies/NAME/results.json and DATE-DEVICE-paper.json), by default
-        benchmarks/results of this checkout
-    run: the folder of a run, for Table 15 (accuracy by class)
+    Args:
+        results: folder of stored results (studies/NAME/results.json and DATE-DEVICE-paper.json), by default
+            benchmarks/results of this checkout
+        run: the folder of a run, for Table 15 (accuracy by class)
     """
     if number not in NUMBERS:
         raise ConfigError.expected("number", f"a table from {NUMBERS[0]} to {NUMBERS[-1]}", number)
