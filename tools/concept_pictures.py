@@ -6,6 +6,7 @@ Usage: python -m tools.concept_pictures [FOLDER], by default docs/images
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -120,10 +121,11 @@ def network_picture() -> Figure:
             value for name, value in model.run(x, observe=("spikes",)).observed.items() if "second_neuron" in name
         ]
         tokens = model.forward_features(x)
+    width = vars(model.config)["embed_dims"][0]
     shapes = [f"{list(value.shape[1:])}" for value in spikes]
     parts = [
         ("events", "counts\n[16, 2, 128, 128]"), ("stage 1", shapes[0]), ("stage 2", shapes[1]), ("stage 3", shapes[2]),
-        ("bridge", f"tokens of width\n{model.config.embed_dims[0]} from all stages"),
+        ("bridge", f"tokens of width\n{width} from all stages"),
         ("Mamba × 3", f"tokens\n{list(tokens.shape[1:])}"), ("head", "logits of each step\n[16, 11]"),
     ]  # fmt: skip
     figure, axes = plt.subplots(figsize=(9.5, 2.3))
@@ -151,7 +153,7 @@ def network_picture() -> Figure:
 
 def forms_picture() -> Figure:
     """The kernels of the branches of one convolution, and their sum, which is deployed: mean |weight| of each tap."""
-    conv = create_model("dvsgesture", seed=0).stages[1].second_conv
+    conv: Any = create_model("dvsgesture", seed=0).get_submodule("stages.1.second_conv")
     branches = [branch.kernel(conv.in_channels) for branch in conv.branches]
     kernels = [*branches, conv.kernel_and_bias()[0]]
     titles = [f"branch {number}" for number in range(1, len(kernels))] + ["deployed:\none kernel"]

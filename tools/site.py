@@ -36,8 +36,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((ROOT / "examples").glob("*.ipynb")):
         files.append(File.generated(config, f"repository/examples/{path.name}", abs_src_path=str(path)))
     pages = {repository_path(file.src_uri): file.content_string for file in files.documentation_pages()}
-    for path, content in follow_links(ROOT, pages).items():
-        files.append(File.generated(config, f"repository/{path}", content=content))
+    for name, linked in follow_links(ROOT, pages).items():
+        files.append(File.generated(config, f"repository/{name}", content=linked))
     return files
 
 
