@@ -9,11 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 WIDTH = 92
-INTRODUCTION = """# The command line
-
-What `ripe COMMAND --help` prints, for every command of version {version}. [The Python functions](api.md) do the same
-from a program.
-"""
 
 
 def commands(tree: Mapping[str, Any] | None = None, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -43,11 +38,9 @@ def indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def cli_page() -> str:
+def cli_sections() -> str:
     """One section a command, one heading below it for the commands of a group."""
-    from ripe_mambaspike import __version__
-
-    parts = [INTRODUCTION.format(version=__version__), f"```text\n{help_text(())}\n```"]
+    parts = [f"```text\n{help_text(())}\n```"]
     for words in commands():
         parts.append(f"{'#' * (1 + len(words))} ripe {' '.join(words)}\n\n```text\n{help_text(words)}\n```")
     return "\n\n".join(parts) + "\n"

@@ -48,17 +48,16 @@ def events_picture(recording: Recording) -> Figure:
 
 def binning_picture(recording: Recording, clip: Tensor) -> Figure:
     """The event rate with the edges of the bins, and some of the bins as images."""
-    figure = plt.figure(figsize=(8, 4), layout="constrained")
-    top = figure.add_subplot(2, 1, 1)
-    times = (recording["t"] - recording.first_us) / 1000
-    top.hist(times, bins=150, color="gray")
+    figure, axes = plt.subplot_mosaic(
+        [["rate"] * len(STEPS), list(STEPS)], figsize=(8, 4.2), height_ratios=(2, 3), layout="constrained"
+    )
+    axes["rate"].hist((recording["t"] - recording.first_us) / 1000, bins=150, color="gray")
     for edge in range(len(clip) + 1):
-        top.axvline(edge * recording.duration_us / 1000 / len(clip), color="black", linewidth=0.5)
-    top.set(xlabel="time (ms)", ylabel="events", title=f"one recording, divided into T = {len(clip)} steps")
-    for place, step in enumerate(STEPS):
-        axes = figure.add_subplot(2, len(STEPS), len(STEPS) + 1 + place)
-        axes.imshow(polarity_image(clip[step]))
-        axes.set(xticks=[], yticks=[], title=f"step {step}")
+        axes["rate"].axvline(edge * recording.duration_us / 1000 / len(clip), color="black", linewidth=0.5)
+    axes["rate"].set(xlabel="time (ms)", ylabel="events", title=f"one recording, divided into T = {len(clip)} steps")
+    for step in STEPS:
+        axes[step].imshow(polarity_image(clip[step]))
+        axes[step].set(xticks=[], yticks=[], title=f"step {step}")
     return figure
 
 

@@ -7,20 +7,15 @@ import ripe_mambaspike
 
 ROW = re.compile(r"^\| `(\w+)[`(]", re.MULTILINE)
 MENTION = re.compile(r"`(\w+)[`(]")
-INTRODUCTION = """# The Python reference
-
-Signature and description of every name at the top level of the package. [The Python functions](api.md) is the short
-list, with the command that calls each of them.
-"""
 
 
-def reference_page(root: Path) -> str:
+def reference_sections(root: Path) -> str:
     """Headings and directives for mkdocstrings, which reads signatures and docstrings from the source.
 
     A name belongs to the section with its row, or, without a row, to the first one that mentions it.
     """
     text = (root / "docs" / "api.md").read_text()
-    parts, placed, rows = [INTRODUCTION], set[str](), set(ROW.findall(text))
+    parts, placed, rows = list[str](), set[str](), set(ROW.findall(text))
     for section in text.split("\n## ")[1:]:
         named = ROW.findall(section) + [name for name in MENTION.findall(section) if name not in rows]
         names = [one for one in dict.fromkeys(named) if one in ripe_mambaspike.__all__ and one not in placed]

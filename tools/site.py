@@ -1,7 +1,8 @@
 """The hook of mkdocs.yml: pages that are generated, and links to files outside docs/.
 
-Generated pages are the command line (`cli.md`), the Python reference (`reference.md`) and the notebooks. A file of the
-repository that a page links to becomes part of the site, under repository/, so that no link leaves it.
+Generated are the sections of the command line (`cli.md`) and of the Python reference (`reference.md`), and the pages of
+the notebooks. A file of the repository that a page links to becomes part of the site, under repository/, so that no
+link leaves it.
 """
 
 from pathlib import Path
@@ -11,10 +12,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
-from tools.cli_page import cli_page
+from tools.cli_page import cli_sections
 from tools.linked_files import follow_links, repository_path, site_links
 from tools.notebook_pages import notebook_pages
-from tools.reference_page import link_names, reference_page
+from tools.reference_page import link_names, reference_sections
 
 ROOT = Path(__file__).parents[1]
 THEIR_SCRIPT = "https://unpkg.com/iframe-worker/shim"
@@ -30,8 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    made = {"cli.md": cli_page(), "reference.md": reference_page(ROOT), **notebook_pages(ROOT)}
-    for name, content in made.items():
+    for name, content in notebook_pages(ROOT).items():
         files.append(File.generated(config, name, content=content))
     for path in sorted((ROOT / "examples").glob("*.ipynb")):
         files.append(File.generated(config, f"repository/examples/{path.name}", abs_src_path=str(path)))
@@ -42,8 +42,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    if page.file.src_uri == "api.md":
-        markdown = link_names(markdown)
+    match page.file.src_uri:
+        case "api.md":
+            markdown = link_names(markdown)
+        case "cli.md":
+            markdown += f"\n{cli_sections()}"
+        case "reference.md":
+            markdown += f"\n{reference_sections(ROOT)}"
     return site_links(ROOT, page.file.src_uri, markdown)
 
 
