@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.data.datasets import prepare_dataset as prepare_dataset
     from ripe_mambaspike.data.datasets import verify_dataset as verify_dataset
     from ripe_mambaspike.data.download import download_dataset as download_dataset
+    from ripe_mambaspike.data.gesture_calibration import calibrate_gestures as calibrate_gestures
     from ripe_mambaspike.data.loading import load_dataset as load_dataset
     from ripe_mambaspike.data.simulated import simulate_dataset as simulate_dataset
     from ripe_mambaspike.deploy.export.pipeline import export as export
@@ -76,6 +77,7 @@ _MODULES = {  # module → the names it brings to the top level
     "data.calibration": ("calibrate_camera",),
     "data.datasets": ("list_datasets", "prepare_dataset", "verify_dataset"),
     "data.download": ("download_dataset",),
+    "data.gesture_calibration": ("calibrate_gestures",),
     "data.loading": ("load_dataset",),
     "data.simulated": ("simulate_dataset",),
     "deploy.export.pipeline": ("export",),
