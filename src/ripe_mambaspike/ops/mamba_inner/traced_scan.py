@@ -52,7 +52,9 @@ def traced_scan(
     return y[..., :length, :], states[-1, -1]
 
 
-@graph_node("scan", lambda x, delta, decay, b, c, state: (torch.empty_like(x), x.new_empty(*x.shape[:-2], *decay.shape[-2:])))
+@graph_node(
+    "scan", lambda x, delta, decay, b, c, state: (torch.empty_like(x), x.new_empty(*x.shape[:-2], *decay.shape[-2:]))
+)
 def scan_node(
     x: Tensor, delta: Tensor, decay: Tensor, input_weight: Tensor, output_weight: Tensor, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
