@@ -4,16 +4,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike import fuse
+from ripe_mambaspike.deploy.export.graph import Graph, make_graph
 from ripe_mambaspike.deploy.export.onnx_direct import needs_no_decomposition
 from ripe_mambaspike.deploy.export.onnx_operators import CHUNK, GROUP
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.deploy.export.trace import trace_graph
+from ripe_mambaspike.deploy.quantize.convert import to_int8
+from ripe_mambaspike.models.stored import restore
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.ops.graph_nodes import graph_nodes
+from ripe_mambaspike.ops.integer_conv import FILTER_GRID, integer_conv_node, is_on_filter_grid
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.mamba_inner.traced_scan import traced_scan
 from ripe_mambaspike.ops.membrane_attention.reference import project
 from ripe_mambaspike.ops.neurons import NeuronConstants, fire_over_time
+from ripe_mambaspike.ops.tdm import tdm
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -89,6 +95,44 @@ def test_softplus_at_every_size(tmp_path):
     torch.testing.assert_close(found, F.softplus(x.double()).float(), rtol=1e-6, atol=1e-7)
     (found,) = in_onnxruntime(lambda x: F.softplus(x, beta=2.0), (x,), 1, tmp_path)
     torch.testing.assert_close(found, F.softplus(x.double(), beta=2.0).float(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("size", "stride"), [((5, 6), 1), ((5, 6), 2), ((1, 1), 2)])
+def test_the_convolution_in_integers(size, stride, tmp_path):
+    """Bytes hold filtered spikes exactly, so that only float32's last digits differ."""
+    spikes = (draw(1, 4, 3, *size) > 0).float()
+    coefficient = torch.tensor([-63.0, 10.0, 63.0]) / FILTER_GRID
+    values = (20 * draw(5, 3, 3, 3)).round().clamp(-127, 127).to(torch.int8)
+    scale, bias = draw(5, 1, 1, 1).exp(), draw(5)
+    filtered = tdm(spikes, coefficient)[0].flatten(0, 1)
+    given = (filtered, values, scale, bias)
+    (found,) = in_onnxruntime(lambda *inputs: integer_conv_node(*inputs, stride), given, 1, tmp_path)
+    wanted = F.conv2d(filtered.double(), values.double() * scale.double(), bias.double(), stride, 1)
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-5, atol=1e-4)
+    kinds = {node.op_type for node in onnx.load(tmp_path / "one.onnx").graph.node}
+    assert "MatMulInteger" in kinds
+    assert "Conv" not in kinds
+
+
+def test_filters_that_bytes_cannot_hold():
+    for coefficient, fits in ((0.25, True), (0.5, False), (0.001, False), (-63 / 128, True)):
+        assert is_on_filter_grid(torch.tensor([0.0, coefficient])) == fits
+    assert is_on_filter_grid(None)
+
+
+@torch.no_grad()
+def test_only_calibrated_networks_have_convolutions_in_integers(loud):
+    model = fuse(loud(time_steps=2, mixer="none"), quiet=True)
+    clips = synthetic_clip(2, 18, 18, samples=8)
+    stored, _ = to_int8(model, clips)
+    whole = [name for name in stored if name.endswith("coefficient")]
+    assert len(whole) == 4  # not the first stage's
+    assert all(is_on_filter_grid(restore(stored[name])) for name in whole)
+    for weights, count in ((stored, 4), ({k: v for k, v in stored.items() if k not in whole}, 0), (None, 0)):
+        with graph_nodes():
+            program = trace_graph(make_graph("clip", model, 18, 18, weights), dynamic=False)
+        nodes = [node for node in program.graph.nodes if str(node.target) == "ripe_graph.integer_conv.default"]
+        assert len(nodes) == count
 
 
 def test_operators_that_are_written_as_they_are(tmp_path):

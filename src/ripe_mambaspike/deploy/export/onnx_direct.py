@@ -14,9 +14,11 @@ from ripe_mambaspike.deploy.export.onnx_operators import (
     constant_ints,
     operators,
     write_fire,
+    write_integer_conv,
     write_project,
     write_scan,
 )
+from ripe_mambaspike.ops.integer_conv import integer_conv_node
 from ripe_mambaspike.ops.mamba_inner.traced_scan import scan_node
 from ripe_mambaspike.ops.membrane_attention.reference import project_node
 from ripe_mambaspike.ops.neurons import fire_node
@@ -40,6 +42,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         scan_node._opoverload: write_scan,
         fire_node._opoverload: write_fire,
         project_node._opoverload: write_project,
+        integer_conv_node._opoverload: write_integer_conv,
         aten.softplus.default: write_softplus,
         aten.flatten.using_ints: write_flatten,
         aten.unflatten.int: write_unflatten,

@@ -12,10 +12,13 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from ripe_mambaspike.ops.integer_conv import FILTER_GRID, ZERO
+
 CHUNK = 32  # K
 GROUP = 8  # chunks that are combined one after the other
 DOUBLINGS = 10  # of groups, where their number is a symbol
 CHUNKS_AXIS, POSITIONS_AXIS = -4, -3  # of [.., M, K, N, D]
+UINT8 = 2  # ONNX's number of the type
 Value = Any  # of a graph being built
 
 
@@ -27,6 +30,29 @@ def operators() -> Any:
 def write_project(factor: Value, x: Value) -> Value:
     """`ops.membrane_attention.reference.project_node`: onnxruntime takes the one matrix for all steps."""
     return operators().MatMul(factor, x)
+
+
+def write_integer_conv(x: Value, values: Value, scale: Value, bias: Value, stride: int) -> Value:
+    """`ops.integer_conv.integer_conv_node`: the patches of the bytes, channels last, times the weights as one matrix.
+
+    ConvInteger would be one node, but onnxruntime computes it more slowly than a convolution of floats.
+    """
+    op = operators()
+    step, zero = op.Constant(value_float=1 / FILTER_GRID), op.Cast(op.Constant(value_int=ZERO), to=UINT8)
+    channels, in_channels = values.shape[0], values.shape[1]
+    last = op.Transpose(op.QuantizeLinear(x, op.CastLike(step, x), zero), perm=[0, 2, 3, 1])
+    sides = constant_ints(op, [1, 2])
+    padded = op.Pad(last, constant_ints(op, [1, 1, 1, 1]), zero, sides)
+    ends, strides = (-2, -1, 2**31), constant_ints(op, [stride, stride])
+    taps = [
+        op.Slice(padded, constant_ints(op, [row, column]), constant_ints(op, [ends[row], ends[column]]), sides, strides)
+        for row in range(3)
+        for column in range(3)
+    ]
+    matrix = op.Reshape(op.Transpose(values, perm=[2, 3, 1, 0]), constant_ints(op, [9 * in_channels, channels]))
+    sums = op.CastLike(op.MatMulInteger(op.Concat(*taps, axis=3), matrix, zero), x)
+    unit = op.Mul(op.Reshape(op.CastLike(scale, x), constant_ints(op, [-1])), op.CastLike(step, x))
+    return op.Transpose(op.Add(op.Mul(sums, unit), bias), perm=[0, 3, 1, 2])
 
 
 def write_fire(

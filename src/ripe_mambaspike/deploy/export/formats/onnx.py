@@ -28,6 +28,7 @@ OPSETS = (18, 22)  # from PyTorch's oldest target to the newest that the oldest 
 OPSET = 20
 LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes flip as rarely at every level
 MAX_FOLDED_BYTES = 128  # sizes and the like; stored weights must not be folded to float32
+GROWING = ("ConstantOfShape", "Expand", "Tile")  # folded, a few numbers would fill a large tensor in the file
 MARK = "ripe-mambaspike"
 OWN_DOMAINS = ("", "ai.onnx")
 LETTERS = string.ascii_letters + string.digits
@@ -151,7 +152,10 @@ def _simplify(model: Any) -> None:
     optimizer, passes = _package("onnxscript.optimizer"), _package("onnx_ir.passes.common")
     for _ in range(2):
         optimizer.fold_constants(
-            model, onnx_shape_inference=False, input_size_limit=MAX_FOLDED_BYTES, output_size_limit=8 * MAX_FOLDED_BYTES
+            model,
+            onnx_shape_inference=False,
+            input_size_limit=MAX_FOLDED_BYTES,
+            should_fold=lambda node: False if node.op_type in GROWING else None,
         )
         passes.IdentityEliminationPass()(model)
         passes.CommonSubexpressionEliminationPass()(model)
