@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_nodes
 from ripe_mambaspike.ops.shapes import packed
 
 CHUNK = 32  # K
@@ -28,6 +29,9 @@ def traced_scan(
     x, delta [.., L, D] (delta ≥ 0); decay A [D, N] (negative), or one for each sequence [.., D, N]; input_weight B and
     output_weight C [.., L, N]; state [.., D, N]. Returns (y [.., L, D], final state).
     """
+    if keeps_nodes():
+        y, final = scan_node(x, delta, decay, input_weight, output_weight, initial_state)
+        return y, final
     length = x.shape[-2]
     x, delta, into, out_of = (_split_chunks(part) for part in (x, delta, input_weight, output_weight))
     inputs = (delta * x).unsqueeze(-1) * into.unsqueeze(-2)
@@ -46,6 +50,14 @@ def traced_scan(
     y = (states @ out_of.unsqueeze(-1)).squeeze(-1)
     y = y.permute(*range(2, y.ndim - 1), 1, 0, -1).flatten(-3, -2)
     return y[..., :length, :], states[-1, -1]
+
+
+@graph_node("scan", lambda x, delta, decay, b, c, state: (torch.empty_like(x), x.new_empty(*x.shape[:-2], *decay.shape[-2:])))
+def scan_node(
+    x: Tensor, delta: Tensor, decay: Tensor, input_weight: Tensor, output_weight: Tensor, initial_state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    y, final = traced_scan(x, delta, decay, input_weight, output_weight, initial_state)
+    return y.clone(), final.clone()
 
 
 def _split_chunks(x: Tensor) -> Tensor:

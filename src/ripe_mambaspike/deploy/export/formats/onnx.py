@@ -16,9 +16,11 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import damaged, failed_run, first_line, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.onnx_operators import translations
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.ops.graph_nodes import graph_nodes
 
 OPSETS = (18, 22)  # from PyTorch's oldest target to the newest that the oldest supported onnxruntime reads
 OPSET = 20
@@ -42,7 +44,8 @@ class OnnxFormat(GraphFormat):
     def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
         """With `dynamic` one file serves every batch and, of a RIPE-MambaSpike, every size from 8×8 on."""
         onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
-        program = trace_graph(graph, dynamic=dynamic)
+        with graph_nodes():
+            program = trace_graph(graph, dynamic=dynamic)
         with silenced():
             try:
                 translated = torch.onnx.export(
@@ -51,6 +54,7 @@ class OnnxFormat(GraphFormat):
                     opset_version=OPSET if opset is None else opset,
                     input_names=list(graph.input_names),
                     output_names=list(graph.output_names),
+                    custom_translation_table=translations(),
                     optimize=False,
                     verbose=False,
                 )
