@@ -10,6 +10,7 @@ Usage: python benchmarks/exports.py onnx onnx:int8 [--network nmnist-simulated] 
 """
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -66,6 +67,12 @@ def write(row: str, network: str, out: Path, calibration: list[Path], graphs: tu
     return time.perf_counter() - began
 
 
+def set_threads(row: str, threads: int) -> None:
+    """ExecuTorch's runtime has its own threads, one per core by default; onnxruntime and AOTInductor use PyTorch's."""
+    if row.startswith("executorch"):
+        importlib.import_module("executorch.extension.pybindings.portable_lib")._unsafe_reset_threadpool(threads)
+
+
 def in_turns(ours: Network, theirs: Network, clip: Tensor, repeats: int) -> list[list[float]]:
     """Milliseconds of each call, neither always first."""
     spent: list[list[float]] = [[], []]
@@ -98,6 +105,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             out = (given.keep or Path(temporary)) / row.replace(":", "-")
             with torch.inference_mode(False):
                 seconds = write(row, given.network, out, calibration, tuple(given.graphs))
+            set_threads(row, given.threads)
             exported = load_exported(out, trust=True)
             for way in exported.ways:
                 began = time.perf_counter()
