@@ -8,6 +8,8 @@ pytest.importorskip("executorch")
 
 from ripe_mambaspike.deploy.export.xnnpack_forms import rewrite_for_xnnpack
 
+pytestmark = pytest.mark.slow  # importing ExecuTorch takes seconds
+
 aten = torch.ops.aten
 
 

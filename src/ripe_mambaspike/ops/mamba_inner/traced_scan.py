@@ -6,8 +6,7 @@ symbol; if it is one, they are combined by as many doublings as the longest sequ
 nothing). Every exponent is at most zero and no quotient is formed: nothing can overflow.
 
 Glossary: L tokens, D channels, N states a channel; inside, tensors are [K, M, …, N, D] or parts of it, where … are the
-batch and whatever is before it, and F is everything after K and M. Channels come last: runtimes compute long rows
-quickly.
+batch and whatever is before it. Channels come last: runtimes compute long rows quickly.
 """
 
 from collections.abc import Sequence
@@ -40,15 +39,20 @@ def traced_scan(
     x, delta, into, out_of = (_split_chunks(part) for part in (x, delta, input_weight, output_weight))
     inputs = (delta * x).unsqueeze(-2) * into.unsqueeze(-1)
     kept = torch.exp(delta.unsqueeze(-2) * decay.transpose(-1, -2))
-    shape = inputs.shape
-    # two dimensions make the loops over positions cheap to trace
-    drives, decays = (part.flatten(1).split(1) for part in (inputs, kept))
-    begin = None if initial_state is None else initial_state.to(inputs.dtype).transpose(-1, -2).reshape(1, -1)
+    total = torch.exp(delta.sum(0).unsqueeze(-2) * decay.transpose(-1, -2))
+    shape, begin = inputs.shape, None
+    if initial_state is not None:
+        begin = initial_state.to(inputs.dtype).transpose(-1, -2).unsqueeze(0)
+    if not isinstance(length, int):  # with symbols, two dimensions make the loops over positions cheap to trace
+        inputs, kept, total = (part.flatten(1) for part in (inputs, kept, total))
+        begin = None if begin is None else begin.flatten(1)
+    drives, decays = inputs.split(1), kept.split(1)
     if not (isinstance(shape[1], int) and shape[1] == 1):
-        leaves = _advance(drives, decays, None)[-1].reshape(shape[1], -1)
-        total = torch.exp(delta.sum(0).unsqueeze(-2) * decay.transpose(-1, -2)).flatten(1)
-        begin = torch.zeros_like(leaves[:1]) if begin is None else begin
-        begin = _combine_chunks(leaves, total, begin).reshape(1, -1)
+        leaves = _advance(drives, decays, None)[-1].reshape(total.shape)
+        begin = _combine_chunks(leaves, total, torch.zeros_like(leaves[:1]) if begin is None else begin)
+        begin = begin.reshape(drives[0].shape)
+    elif begin is not None:
+        begin = begin.unsqueeze(0)
     states = torch.cat(_advance(drives, decays, begin)).reshape(shape)
     y = torch.bmm(out_of.flatten(0, -2).unsqueeze(1), states.flatten(0, -3)).reshape(*shape[:-2], channels)
     y = y.permute(*range(2, y.ndim - 1), 1, 0, -1).flatten(-3, -2)
@@ -56,7 +60,7 @@ def traced_scan(
 
 
 def _advance(drives: Sequence[Tensor], decays: Sequence[Tensor], begin: Tensor | None) -> list[Tensor]:
-    """The states of every position [1, F], all chunks together, from `begin` (zeros if it is None)."""
+    """The states of every position, all chunks together, from `begin` (zeros if it is None)."""
     states = [drives[0] if begin is None else torch.addcmul(drives[0], decays[0], begin)]
     for drive, decay in zip(drives[1:], decays[1:], strict=True):
         states.append(torch.addcmul(drive, decay, states[-1]))
@@ -83,7 +87,7 @@ def _split_chunks(x: Tensor) -> Tensor:
 
 
 def _combine_chunks(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:
-    """Every chunk's initial state [M, F], given its final state from zero and the decay over the whole chunk.
+    """Every chunk's initial state [M, …, N, D], given its final state from zero and the decay over the whole chunk.
 
     Where many chunks are combined by doubling, the row of the overall initial state comes first with decay zero, so
     that nothing before it contributes.
