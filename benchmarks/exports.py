@@ -49,13 +49,15 @@ def open_recordings(classifier: Classifier, folder: Path) -> tuple[list[Path], T
     return calibration, torch.stack(clips), torch.tensor(labels)
 
 
-def write(row: str, network: str, out: Path, calibration: list[Path], graphs: tuple[str, ...]) -> float | None:
-    """Seconds to write the export of a row; None if it is there already."""
+def write(
+    row: str, network: str, out: Path, calibration: list[Path], graphs: tuple[str, ...]
+) -> tuple[float, float] | None:
+    """Seconds to write the export of a row, and those of the processor; None if it is there already."""
     if (out / "export.json").exists():
         return None
     to, *rest = row.split(":")
     weights: Any = next((one for one in rest if one != "static"), "fp32")
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     export(
         *(network, out),
         to=to,
@@ -64,7 +66,7 @@ def write(row: str, network: str, out: Path, calibration: list[Path], graphs: tu
         graphs=graphs,
         calibration=calibration if weights == "int8" else (),
     )
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - worked
 
 
 def set_threads(row: str, threads: int) -> None:
@@ -147,13 +149,13 @@ def table(measured: dict[str, Any]) -> str:
         f"{measured['network']}, {measured['clips']} clips, {measured['threads']} threads, torch {measured['torch']}"
         + ("" if top1 is None else f", PyTorch {top1:.2%}"),
         "",
-        "| export | run by | write, s | load, s | bytes | a clip, ms (PyTorch) | ratio (fastest) | labels | top-1 |",
+        "| export | run by | write, s (CPU) | load, s | bytes | ms (PyTorch) | ratio (fastest) | labels | top-1 |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in measured["rows"]:
         cells = [
             *(row["row"], row["way"]),
-            "" if row["write_s"] is None else f"{row['write_s']:.1f}",
+            "" if row["write_s"] is None else "{:.1f} ({:.1f})".format(*row["write_s"]),
             f"{row['load_s']:.2f}",
             f"{row['bytes']:,}",
             f"{row['ms']:.1f} ({row['torch_ms']:.1f})",

@@ -3,9 +3,9 @@
     @graph_node("scan", lambda x, weight: torch.empty_like(x))
     def scan_node(x: Tensor, weight: Tensor) -> Tensor: ...
 
-registers `torch.ops.ripe_graph.scan`. The function is its reference. Inside `with graph_nodes():` the operators call the
-node when torch.export traces them; everywhere else they are traced through. One node in place of hundreds is quick to
-trace, and the format is free to write it in the way that suits its runtime (`deploy/export/onnx_operators.py`).
+registers `torch.ops.ripe_graph.scan`. The function is its reference. Inside `with graph_nodes():` an operator calls its
+node when torch.export traces it; everywhere else it is traced through. One node in place of hundreds is quick to trace,
+and the format is free to write it in the way that suits its runtime (`deploy/export/onnx_operators.py`).
 """
 
 from collections.abc import Callable, Iterator
