@@ -78,7 +78,16 @@ class Captured:
 
 
 def capture(model: Model, example: Tensor, dtype: torch.dtype | None = None) -> Captured:
-    """Prepare the network for inputs like the example; matrix products are computed in `dtype`."""
+    """Prepare a network for inputs of one shape; on a GPU the pass is recorded as one CUDA graph.
+
+    Args:
+        model: a network in evaluation mode
+        example: clips [B, T, 2, H, W] of the shape and on the device of all later ones
+        dtype: precision of matrix products and convolutions, such as `torch.bfloat16`; by default that of the example
+
+    Returns:
+        A function from clips [B, T, 2, H, W] to logits [B, T, num_classes].
+    """
     return Captured(model, example, dtype)
 
 
