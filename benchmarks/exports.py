@@ -6,10 +6,11 @@ given. RECORDINGS has one folder per class; without it the clip is synthetic and
 recording is classified by both; int8 weights are calibrated on the first ones of each class, which are then left out.
 With --keep the exports are written there, and those that are there already are measured as they are.
 Usage: python benchmarks/exports.py onnx onnx:int8 [--network nmnist-simulated] [--recordings RECORDINGS]
-       [--threads 1] [--repeats 60] [--graphs clip] [--keep FOLDER] [--json FILE]
+       [--threads 1] [--cpu-time] [--repeats 60] [--graphs clip] [--keep FOLDER] [--json FILE]
 """
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -68,15 +69,23 @@ def write(
     return time.perf_counter() - began, time.process_time() - worked
 
 
-def in_turns(ours: Network, theirs: Network, clip: Tensor, repeats: int) -> list[list[float]]:
+def set_threads(row: str, threads: int) -> None:
+    """ExecuTorch's runtime has its own threads, one per core by default; onnxruntime and AOTInductor use PyTorch's."""
+    if row.startswith("executorch"):
+        importlib.import_module("executorch.extension.pybindings.portable_lib")._unsafe_reset_threadpool(threads)
+
+
+def in_turns(
+    ours: Network, theirs: Network, clip: Tensor, repeats: int, clock: Callable[[], float]
+) -> list[list[float]]:
     """Milliseconds of each call, neither always first."""
     spent: list[list[float]] = [[], []]
     for turn in range(WARM_UP_CALLS + repeats):
         for which in (0, 1) if turn % 2 else (1, 0):
-            began = time.perf_counter()
+            began = clock()
             (ours, theirs)[which](clip)
             if turn >= WARM_UP_CALLS:
-                spent[which].append(1e3 * (time.perf_counter() - began))
+                spent[which].append(1e3 * (clock() - began))
     return spent
 
 
@@ -87,6 +96,7 @@ def predicted(network: Network, clips: Tensor) -> Tensor:
 @torch.inference_mode()
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(given.threads)
+    clock = time.process_time if given.cpu_time else time.perf_counter
     classifier = load_network(given.network)
     model = to_deployed(classifier.model)
     calibration: list[Path] = []
@@ -100,12 +110,13 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             out = (given.keep or Path(temporary)) / row.replace(":", "-")
             with torch.inference_mode(False):
                 seconds = write(row, given.network, out, calibration, tuple(given.graphs))
+            set_threads(row, given.threads)
             exported = load_exported(out, trust=True)
             for way in exported.ways:
-                began = time.perf_counter()
+                began = clock()
                 run = load_exported(out, trust=True).ready(way)
-                loaded = time.perf_counter() - began
-                times = in_turns(model, run, clips[:1], given.repeats)
+                loaded = clock() - began
+                times = in_turns(model, run, clips[:1], given.repeats, clock)
                 found = predicted(run, clips)
                 torch_ms, ms = (statistics.median(one) for one in times)
                 sizes = {one.kind: (out / one.file).stat().st_size for one in exported.manifest.graphs}
@@ -165,6 +176,7 @@ def main() -> None:
     parser.add_argument("--network", default="nmnist-simulated")
     parser.add_argument("--recordings", type=Path)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu-time", action="store_true", help="time of the processor, for a busy machine; one thread")
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--graphs", nargs="*", default=["clip"])
     parser.add_argument("--keep", type=Path, help="folder for the exports")
