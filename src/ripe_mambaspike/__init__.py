@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.data.gesture_calibration import calibrate_gestures as calibrate_gestures
     from ripe_mambaspike.data.loading import load_dataset as load_dataset
     from ripe_mambaspike.data.simulated import simulate_dataset as simulate_dataset
+    from ripe_mambaspike.deploy.adapt import adapt as adapt
     from ripe_mambaspike.deploy.export.pipeline import export as export
     from ripe_mambaspike.deploy.fuse.checkpoint import fuse_checkpoint as fuse_checkpoint
     from ripe_mambaspike.deploy.fuse.convert import dual_kernel as dual_kernel
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.stream.record import record as record
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
     from ripe_mambaspike.live.serve import serve as serve
+    from ripe_mambaspike.models.expand import expand as expand
     from ripe_mambaspike.models.pretrained import from_pretrained as from_pretrained
     from ripe_mambaspike.models.registry import create_model as create_model
     from ripe_mambaspike.models.registry import list_models as list_models
@@ -80,6 +82,7 @@ _MODULES = {  # module → the names it brings to the top level
     "data.gesture_calibration": ("calibrate_gestures",),
     "data.loading": ("load_dataset",),
     "data.simulated": ("simulate_dataset",),
+    "deploy.adapt": ("adapt",),
     "deploy.export.pipeline": ("export",),
     "deploy.fuse.checkpoint": ("fuse_checkpoint",),
     "deploy.fuse.convert": ("dual_kernel", "fuse"),
@@ -98,6 +101,7 @@ _MODULES = {  # module → the names it brings to the top level
     "inference.stream.record": ("record",),
     "inference.streamer": ("Streamer",),
     "live.serve": ("serve",),
+    "models.expand": ("expand",),
     "models.pretrained": ("from_pretrained",),
     "models.registry": ("create_model", "list_models"),
     "models.shipped": ("list_pretrained",),

@@ -1,8 +1,11 @@
 """The network of a run: created by its recipe, saved with its labels, and its result on the test clips."""
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ripe_mambaspike.commit import commit
 from ripe_mambaspike.data.listing import SPLITS
@@ -19,10 +22,15 @@ from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.start import Start, start_network, unused_by_start
 
 
-def create_network(recipe: Recipe, classes: tuple[str, ...], start: Start | None = None) -> Model:
-    """The recipe's network with fresh weights for its seed, or with those of its start."""
+def create_network(
+    recipe: Recipe, classes: tuple[str, ...], start: Start | None = None, clips: Iterable[Tensor] = ()
+) -> Model:
+    """The recipe's network with fresh weights for its seed, or with those of its start.
+
+    The norms of a start that is expanded get the statistics of these clips.
+    """
     if start is not None:
-        return start_network(recipe, classes, start)
+        return start_network(recipe, classes, start, clips)
     data = recipe.data
     sizes = {"num_classes": len(classes), "time_steps": data.time_steps, "in_size": resolved_grid(data)}
     return create_model(recipe.model.name, seed=recipe.run.seed, **{**sizes, **recipe.model.fields})
@@ -54,18 +62,20 @@ def network_labels(recipe: Recipe, data: TrainingData, epoch: int) -> Labels:
 def make_result(
     recipe: Recipe,
     data: TrainingData,
-    found: Evaluation,
+    found: Evaluation | None,
     model: Model,
     epoch: int,
     rows: list[Row],
     seconds: float,
     started_from: StartedFrom | None = None,
 ) -> TrainingResult:
-    """The result of a run, from the evaluation of its selected network on the test clips."""
+    """The result of a run, from the evaluation of its selected network on the test clips; None where there are none."""
     protocol, folds, facts = recipe.run.protocol, recipe.data.folds, data.describe()
-    scores = found.to_dict(data.classes)
-    scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
-    scores["loss"] = found.loss if math.isfinite(found.loss) else None
+    scores: dict[str, Any] = {"top1": None, "n": 0}
+    if found is not None:
+        scores = found.to_dict(data.classes)
+        scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
+        scores["loss"] = found.loss if math.isfinite(found.loss) else None
     deployed = meta_model(model.config.deployed(), name=model.name)
     return TrainingResult(
         format="ripe-result",
@@ -86,7 +96,7 @@ def make_result(
         seconds=seconds,
         threads=torch.get_num_threads(),
         commit=commit(),
-        warnings=result_warnings(recipe, data, rows, found.top1),
+        warnings=result_warnings(recipe, data, rows, None if found is None else found.top1),
         started_from=started_from,
         left_out=unused_settings(recipe, model),
     )

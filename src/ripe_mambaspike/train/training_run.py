@@ -40,6 +40,7 @@ from ripe_mambaspike.train.checkpoint import (
 )
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, evaluate_distributed, shared_batch
+from ripe_mambaspike.train.fit import fit_recipe, open_fields
 from ripe_mambaspike.train.history import Row, TensorBoardLog, write_log
 from ripe_mambaspike.train.network import create_network, make_result, network_labels, unused_settings
 from ripe_mambaspike.train.recipe import Recipe
@@ -51,11 +52,12 @@ from ripe_mambaspike.train.run_folder import (
     with_store,
     write_result,
 )
-from ripe_mambaspike.train.start import describe_start, load_start, with_start
+from ripe_mambaspike.train.start import describe_start, frozen_modules, load_start, with_start
 from ripe_mambaspike.train.threads import resume_threads
 from ripe_mambaspike.train.trainer import Trainer
 
 LOG = logging.getLogger("ripe_mambaspike")
+EXPAND_BATCH, EXPAND_BATCHES = 16, 8  # clips of a batch, and batches, whose statistics an expanded start gets
 UNFINISHED_BATCHES = 10  # for the batch norms of a network that is not evaluated; few, to save time
 
 
@@ -77,12 +79,20 @@ class TrainingRun:
         self.data: TrainingData = open_data(self.recipe.data)
         self.recipe = replace(self.recipe, data=self.data.settings)  # with the grid, where it was left to the data
         self.recipe = with_store(self.recipe, self.data.store.key)
+        if open_fields(self.recipe):
+            self.recipe = fit_recipe(self.recipe, self.data)
+            self.data = open_data(self.recipe.data)
         start = load_start(self.recipe, self.data.classes)
         self.recipe = with_start(self.recipe, start)
         self.started_from = None if start is None else start.facts
-        model = create_network(self.recipe, self.data.classes, start).to(self.device)
+        model = create_network(self.recipe, self.data.classes, start, self._first_clips()).to(self.device)
         self.trainer = Trainer(self.recipe, model, self.data.train, self.device, processes=self.processes)
         self._start = self._saved = time.monotonic()
+
+    def _first_clips(self) -> Iterator[Tensor]:
+        """Training clips without augmentation, always the same ones and in every process, where a start needs them."""
+        batches = TrainBatches(self.data.train, EXPAND_BATCH, self.recipe.run.seed, 0, torch.device("cpu"))
+        return (x for _, x, _, _ in islice(batches, EXPAND_BATCHES))
 
     def resume(self) -> bool:
         """Continue from the last checkpoint; False if there is none."""
@@ -230,8 +240,9 @@ class TrainingRun:
 
     def _recalibrate(self, most: int | None = None) -> None:
         """Re-estimate the batch norms on clean batches; a network without any has nothing to re-estimate."""
-        if has_running_statistics(self.trainer.model):
-            recalibrate(self.trainer.model, self._clean_batches(most), self.device, None)
+        frozen = frozen_modules(self.trainer.model, self.recipe.model.freeze)
+        if has_running_statistics(self.trainer.model, frozen):
+            recalibrate(self.trainer.model, self._clean_batches(most), self.device, None, frozen=frozen)
 
     def _clean_batches(self, most: int | None = None) -> Iterator[Tensor]:
         """Batches of training clips without augmentation, always the same ones.
@@ -258,7 +269,7 @@ class TrainingRun:
             hint = restart_hint(self.folder / CHECKPOINTS)
             raise DataError.expected("network", "the selected one", "none", path=self.folder / BEST, hint=hint)
         model = from_pretrained(self.folder / BEST).to(self.device)
-        found = self._evaluate(model, self.data.test)
+        found = self._evaluate(model, self.data.test) if self.data.is_tested else None
         epoch = self.best.epoch if self.best else self.recipe.schedule.epochs
         result = make_result(
             self.recipe, self.data, found, model, epoch, self.rows, self._elapsed(), self.started_from
