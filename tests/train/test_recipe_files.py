@@ -142,7 +142,7 @@ def test_every_field_has_the_comment_written_behind_it():
     found = field_help()
     flat = [f"{part}.{name}" for part, values in to_dict(Recipe()).items() if part != "name" for name in values]
     assert list(found) == ["name", *flat]
-    assert found["data.time_steps"] == "T, time bins of a clip"
+    assert found["data.time_steps"] == "T, time bins of a clip; 0, with model.pretrained: that network's"
     assert found["optimizer.decay_rule"] == 'what decays: see train.step; "release" repeats its slip'
     assert found["model.fields"] == "other fields of its config, such as {neurons: lif}"
     assert found["augmentation.mixup_alpha"] == "Mixup's λ ~ Beta(α, α)"
@@ -166,7 +166,7 @@ def test_comments_after_several_lines_and_behind_strings_with_signs():
 
 def test_the_written_yaml_says_what_each_field_means():
     text = to_yaml(load_recipe("nmnist"), comments=True)
-    assert "\n  time_steps: 10  # T, time bins of a clip\n" in text
+    assert "\n  time_steps: 10  # T, time bins of a clip; 0, with model.pretrained: that network's\n" in text
     assert "\n  grid: [34, 34]  # " in text
     assert "\noptimizer:  # AdamW\n" in text
     assert "#" not in to_yaml(load_recipe("nmnist"))

@@ -29,7 +29,7 @@ from ripe_mambaspike.train.recipes import (
 from ripe_mambaspike.yaml_text import parse_yaml
 
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
-OURS = ["folder", "nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
+OURS = ["few", "folder", "nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
 OURS += ["synthgesture", "synthgesture-128", "synthgesture-causal"]
 OPEN = ["gestures-hard", "gestures-hard-small"]
 OPEN += ["sim-caltech101", "sim-caltech101-small", "sim-cifar10", "sim-cifar10-small"]
@@ -87,7 +87,7 @@ def test_every_shipped_recipe(name):
     dataset_info(recipe.data.dataset)
     what, command, *_ = describe_recipe(name).splitlines()
     assert what
-    assert command.split("  ")[0] == f"ripe train {name}" + " --set data.root=DIR" * (name == "folder")
+    assert command.split("  ")[0] == f"ripe train {name}" + " --set data.root=DIR" * (name in ("few", "folder"))
     assert read(to_yaml(recipe, comments=True)) == recipe
     assert read(to_yaml(recipe)) == recipe
     assert recipe_from(to_dict(recipe), "again") == recipe
@@ -131,8 +131,12 @@ def test_the_settings_of_our_recipes():
     assert plans["quickstart"] == ("synthgesture", "dvsgesture", 8, 8)
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
     assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 45, 16)
-    assert [found[name].data.grid for name in OURS] == [None, *((side, side) for side in (34, 32, 34, 34, 64, 128, 64))]
-    assert [found[name].data.time_steps for name in OURS] == [16, 10, 12, 10, 10, 16, 16, 16]
+    assert [found[name].data.grid for name in OURS] == [
+        None,
+        None,
+        *((side, side) for side in (34, 32, 34, 34, 64, 128, 64)),
+    ]
+    assert [found[name].data.time_steps for name in OURS] == [0, 16, 10, 12, 10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
     causal = {"name": "synthgesture-causal", "model": {**small["model"], "fields": {"causal": True}}}

@@ -81,7 +81,8 @@ class SeedsCommand:
 def _report(outcome: "RunOutcome") -> None:
     """One line per run, on a terminal."""
     if sys.stderr.isatty():
-        how = "failed" if outcome.result is None else f"top-1 {100 * outcome.result.top1:.2f} %"
+        found = outcome.result
+        how = "failed" if found is None else "not tested" if found.top1 is None else f"top-1 {100 * found.top1:.2f} %"
         print(f"{outcome.run.name}: {how}", file=sys.stderr, flush=True)
 
 

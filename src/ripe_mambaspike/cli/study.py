@@ -150,7 +150,7 @@ def _ended_as(outcome: "Outcome") -> str:
     if outcome.error is not None:
         return f"failed: {outcome.error}"
     result = read_result(outcome.run.folder) if outcome.ended else None
-    return "stopped" if result is None else f"top-1 {100 * result.top1:.2f} %"
+    return "stopped" if result is None else f"top-1 {100 * result.tested_top1:.2f} %"
 
 
 def _show_plan(plan: "StudyPlan", todo: "set[Path]") -> None:

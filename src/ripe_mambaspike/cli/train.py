@@ -158,8 +158,11 @@ def show_result(result: "TrainingResult", folder: Path, page: Path | None) -> No
         "test": BEST_TEST_EPOCH,
         "last epoch": "the last epoch, tested once",
     }[result.picked_on]
-    share = f"{100 * result.top1:.2f} %"
-    out.print(f"[bold]top-1 {share}[/] of {result.n} {result.set} test clips; epoch {result.epoch}, {how}")
+    if result.top1 is None:
+        out.print(f"[bold]not tested[/]: {result.set} has no test split; epoch {result.epoch}, the last one")
+    else:
+        share = f"{100 * result.top1:.2f} %"
+        out.print(f"[bold]top-1 {share}[/] of {result.n} {result.set} test clips; epoch {result.epoch}, {how}")
     for warning in result.warnings:
         out.print(f"[bold]warning:[/] {escape(warning)}", soft_wrap=True)
     out.print(f"network {folder / 'best'}, result {folder / 'result.json'}, log {folder / 'log.csv'}")

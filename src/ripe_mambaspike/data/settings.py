@@ -31,7 +31,7 @@ class DataSettings:
     root: str | None = None  # its folder; data/DATASET when not given
     partition: str | None = None  # how it is split, where there are several ways; the first when not given
     store: str | None = None  # key of one of its preparations (see ripe data list); the current one when not given
-    time_steps: Positive = 16  # T, time bins of a clip
+    time_steps: Count = 16  # T, time bins of a clip; 0, with model.pretrained: that network's
     grid: tuple[int, int] | None = (64, 64)  # height and width of the bins; null for the sensor's, at most 64 a side
     by: Literal["time", "count"] = "time"  # bins of equal duration, or with equal numbers of events
     binary: bool = False  # whether a bin holds 1 for any number of events instead of their count
@@ -40,6 +40,7 @@ class DataSettings:
     folds: Count = 0  # cross-validation over the whole dataset in so many parts; 0 for the dataset's own split
     fold: Count = 0  # the part that is tested, from 0
     validation: bool = True  # whether clips are held out to select the epoch; without, all are trained on
+    prepare: bool = False  # prepare a folder by the run itself, and train without a test split where it has none
     cache: Literal["auto", "off", "memory", "device"] = "auto"  # where binned clips are kept after the first epoch
     num_workers: Count = 0  # processes that bin clips; 0 bins them in the main process
 

@@ -10,7 +10,7 @@ import numpy as np
 from ripe_mambaspike.data.clip_cache import Indices
 from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.folds import folds_of
-from ripe_mambaspike.data.listing import SPLITS, TEST, TRAIN, VALIDATION
+from ripe_mambaspike.data.listing import SPLITS, TEST, TRAIN, UNSPLIT, VALIDATION
 from ripe_mambaspike.data.loading import EventDataset, load_dataset
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.settings import DataSettings, resolved_grid, root_of, with_grid
@@ -63,6 +63,11 @@ class TrainingData:
     def test(self) -> Clips:
         events = self._events(TEST)
         return Clips([events], [events.labels], self.settings)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there are test clips; only a run that may do without (`data.prepare`) has none."""
+        return bool(len(self.members[TEST]))
 
     def _events(self, split: str) -> EventDataset:
         return EventDataset(self.store, self.partition, split, self.members[split])
@@ -135,6 +140,9 @@ def open_data(data: DataSettings) -> TrainingData:
         members = folds_of(store, partition, data.folds, data.fold)
     elif data.fold:
         raise ConfigError.expected("data.fold", "0 without data.folds", data.fold)
+    elif data.prepare and (whole := _unsplit(data, root)) is not None:
+        store, partition = whole, UNSPLIT
+        members = {split: np.arange(len(store) if split == TRAIN else 0) for split in SPLITS}
     else:
         train = load_dataset(data.dataset, root, TRAIN, partition=data.partition, store_key=data.store)
         store, partition = train.store, train.partition
@@ -143,9 +151,16 @@ def open_data(data: DataSettings) -> TrainingData:
         members[TRAIN] = np.sort(np.concatenate((members[TRAIN], members[VALIDATION])))
         members[VALIDATION] = members[VALIDATION][:0]
     for split in (TRAIN, TEST):  # fail now rather than after training
-        if not len(members[split]):
+        if not len(members[split]) and not (split == TEST and data.prepare):
             raise DataError.expected(split, f"clips of {data.dataset} ({partition})", "none", path=store.folder)
     return TrainingData(with_grid(data, store.sensor_size), root, store, partition, members)
+
+
+def _unsplit(data: DataSettings, root: Path) -> EventStore | None:
+    """The store of a dataset without any split; None for one that has a split."""
+    store = open_store(root / STORE, data.dataset, data.store)
+    asked = store.partitions[0] if data.partition is None else data.partition
+    return store if asked == UNSPLIT and UNSPLIT in store.partitions else None
 
 
 def _sensor(store: EventStore) -> str:

@@ -26,6 +26,7 @@ RESULT_FILE = "result.json"
 BEST_TEST_EPOCH = "best test epoch: selected on the test clips (paper protocol)"  # stands beside every such accuracy
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Evaluation(NamedTuple):
@@ -143,9 +144,9 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None = None  # None for a run of an earlier version
     split: str = "test"
     clips: dict[str, int] = {}  # of train, with extra datasets, val and test; empty for a run of an earlier version
-    top1: Share
+    top1: Share | None  # None: there was no test split
     top5: Share | None = None
-    n: Positive
+    n: Count  # test clips
     loss: float | None = None
     per_class: list[ClassAccuracy] = []
     confusion: list[list[int]] = []
@@ -161,6 +162,13 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     started_from: StartedFrom | None = None  # None: fresh weights
     left_out: list[str] = []  # settings of the recipe that the network cannot use, with the reason
 
+    @property
+    def tested_top1(self) -> float:
+        """The accuracy of a run that was tested."""
+        if self.top1 is None:
+            raise DataError.expected("top1", f"an accuracy of the run '{self.name}'", "none: it had no test split")
+        return self.top1
+
     def to_dict(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)
 
@@ -175,4 +183,8 @@ def read_result(folder: Path) -> TrainingResult | None:
     except OSError as error:
         raise WeightsError(f"{path}: expected a readable file, got {error.strerror}", path=path) from error
     hint = "without the file, the run is tested again"
-    return read_json(path, TrainingResult, error=WeightsError, hint=hint, renamed=EARLIER_FIELDS)
+    result = read_json(path, TrainingResult, error=WeightsError, hint=hint, renamed=EARLIER_FIELDS)
+    if (result.top1 is None) != (result.n == 0):
+        wanted = "0 without an accuracy" if result.top1 is None else "at least 1 with an accuracy"
+        raise WeightsError.expected("n", wanted, result.n, path=path, hint=hint)
+    return result

@@ -136,7 +136,7 @@ def measure_run(
 
 def check_same_accuracy(folder: Path, result: TrainingResult, again: Evaluation) -> None:
     """Raise unless the network does as well as when it was tested."""
-    expected, got = round(result.top1 * result.n), again.correct
+    expected, got = round(result.tested_top1 * result.n), again.correct
     if (expected, result.n) != (got, again.n):
         raise VerificationError.expected(
             "top1", f"{expected} of {result.n} clips, as in result.json", f"{got} of {again.n}", path=folder,

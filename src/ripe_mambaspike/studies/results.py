@@ -185,8 +185,8 @@ def _arm_result(
     latencies: Mapping[str, Mapping[str, float]],
 ) -> ArmResult:
     mine = [one for one in here if one.run.arm == arm.name]
-    ours = summarize_values([100 * one.result.top1 for one in mine])
-    reference = summarize_values([100 * one.result.top1 for one in here if one.run.arm == study.reference])
+    ours = summarize_values([100 * one.result.tested_top1 for one in mine])
+    reference = summarize_values([100 * one.result.tested_top1 for one in here if one.run.arm == study.reference])
     effect = None
     if arm.name != study.reference:
         effect = effect_of(ours.values if ours else (), reference.values if reference else ())

@@ -47,10 +47,12 @@ def chance_warning(recipe: Recipe, data: TrainingData, row: Row) -> str | None:
     return _warning(what, accuracy, chance, likely_causes(recipe, data))
 
 
-def result_warnings(recipe: Recipe, data: TrainingData, rows: list[Row], top1: float) -> list[str]:
+def result_warnings(recipe: Recipe, data: TrainingData, rows: list[Row], top1: float | None) -> list[str]:
     """Warnings about a result: if the last epoch's training accuracy, or else the test accuracy, is at chance."""
     if rows and (found := chance_warning(recipe, data, rows[-1])):
         return [found]
+    if top1 is None:
+        return []
     labels = data.test.labels
     chance = float(np.bincount(labels).max()) / len(labels)
     if not is_at_chance(round(top1 * len(labels)), len(labels), chance):

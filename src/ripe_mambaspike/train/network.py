@@ -1,6 +1,7 @@
 """The network of a run: created by its recipe, saved with its labels, and its result on the test clips."""
 
 import math
+from typing import Any
 
 import torch
 
@@ -54,18 +55,20 @@ def network_labels(recipe: Recipe, data: TrainingData, epoch: int) -> Labels:
 def make_result(
     recipe: Recipe,
     data: TrainingData,
-    found: Evaluation,
+    found: Evaluation | None,
     model: Model,
     epoch: int,
     rows: list[Row],
     seconds: float,
     started_from: StartedFrom | None = None,
 ) -> TrainingResult:
-    """The result of a run, from the evaluation of its selected network on the test clips."""
+    """The result of a run, from the evaluation of its selected network on the test clips; None where there are none."""
     protocol, folds, facts = recipe.run.protocol, recipe.data.folds, data.describe()
-    scores = found.to_dict(data.classes)
-    scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
-    scores["loss"] = found.loss if math.isfinite(found.loss) else None
+    scores: dict[str, Any] = {"top1": None, "n": 0}
+    if found is not None:
+        scores = found.to_dict(data.classes)
+        scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
+        scores["loss"] = found.loss if math.isfinite(found.loss) else None
     deployed = meta_model(model.config.deployed(), name=model.name)
     return TrainingResult(
         format="ripe-result",
@@ -86,7 +89,7 @@ def make_result(
         seconds=seconds,
         threads=torch.get_num_threads(),
         commit=commit(),
-        warnings=result_warnings(recipe, data, rows, found.top1),
+        warnings=result_warnings(recipe, data, rows, None if found is None else found.top1),
         started_from=started_from,
         left_out=unused_settings(recipe, model),
     )

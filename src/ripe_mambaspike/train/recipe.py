@@ -23,6 +23,7 @@ RESUMABLE_FIELDS = (
     "data.root", "data.num_workers", "data.cache", "run.device", "run.checkpoint_minutes", "run.cuda_graph",
 )  # fmt: skip
 MAX_SEED = 2**63 - 1
+AUTO = "auto"  # of model.pretrained: the shipped network that is nearest to the recordings
 MAX_THREADS = 1024
 NonNegative = Annotated[float, Meta(ge=0)]
 Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -35,7 +36,7 @@ class ModelSettings:
 
     name: str = "dvsgesture"  # a registered model (see ripe models); num_classes, time_steps and in_size are the data's
     fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: lif}
-    pretrained: str | None = None  # start from a shipped network, by its name, or from a run or saved network
+    pretrained: str | None = None  # start from a shipped network, by name (auto: the nearest one), or from a saved one
     pretrained_checksum: Checksum | None = None  # of the weights it starts from; null, and then set by the run
     freeze: Literal["none", "stages", "all-but-head"] = "none"  # what of a pretrained network is not trained
 
@@ -73,8 +74,8 @@ class LossSettings:
 class ScheduleSettings:
     """How long training takes, in which portions, and what changes on the way."""
 
-    epochs: Positive = 300  # passes over the training clips
-    batch_size: Positive = 32  # clips per process and batch
+    epochs: Count = 300  # passes over the training clips; 0, with model.pretrained: chosen by their number
+    batch_size: Count = 32  # clips per process and batch; 0, with model.pretrained: chosen by their number
     grad_accum_steps: Positive = 1  # batches whose gradients are summed before a step
     warmup_epochs: Count = 10  # epochs in which the learning rate rises
     warmup_steps: Count = 0  # steps in which it rises, instead of epochs

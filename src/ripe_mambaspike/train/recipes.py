@@ -242,6 +242,11 @@ def _check_rules(recipe: Recipe) -> None:
         name, _, root = word.partition("=")
         if name not in known or not root:
             _refuse("data.extra", f"DATASET=ROOT with one of the datasets {', '.join(known)}", word)
+    for path, value in _fitted_values(recipe).items():
+        if not value and recipe.model.pretrained is None:
+            _refuse(path, "`int` >= 1, or 0 with model.pretrained", value)
+    if data.prepare and data.dataset != "folder":
+        _refuse("data.prepare", "false for all datasets but folder", data.prepare)
     if data.folds == 1:
         _refuse("data.folds", "0 (the dataset's own split) or at least 2", 1)
     if data.fold >= max(data.folds, 1):
@@ -249,15 +254,25 @@ def _check_rules(recipe: Recipe) -> None:
     if optimizer.learning_rate < optimizer.min_learning_rate:
         expected = f"at least optimizer.min_learning_rate ({optimizer.min_learning_rate})"
         _refuse("optimizer.learning_rate", expected, optimizer.learning_rate)
-    if not schedule.warmup_steps and schedule.warmup_epochs > schedule.epochs:
+    if schedule.epochs and not schedule.warmup_steps and schedule.warmup_epochs > schedule.epochs:
         _refuse("schedule.warmup_epochs", f"at most schedule.epochs ({schedule.epochs})", schedule.warmup_epochs)
     if loss.form == "paper" and loss.consistency and loss.passes == 1:
         _refuse("loss.passes", "2, since loss.form=paper compares both passes (loss.consistency)", 1)
-    if data.first and schedule.first_epochs >= schedule.epochs:
+    if schedule.epochs and data.first and schedule.first_epochs >= schedule.epochs:
         _refuse("schedule.first_epochs", f"fewer than schedule.epochs ({schedule.epochs})", schedule.first_epochs)
     if recipe.model.pretrained is None and recipe.model.freeze != "none":
         _refuse("model.freeze", "none without model.pretrained", recipe.model.freeze)
     _check_model(recipe)
+
+
+def _fitted_values(recipe: Recipe) -> dict[str, int]:
+    """The fields that a recipe with a start may leave to the recordings, as 0."""
+    schedule = recipe.schedule
+    return {
+        "data.time_steps": recipe.data.time_steps,
+        "schedule.epochs": schedule.epochs,
+        "schedule.batch_size": schedule.batch_size,
+    }
 
 
 def _check_model(recipe: Recipe) -> None:
@@ -266,9 +281,11 @@ def _check_model(recipe: Recipe) -> None:
         _refuse("model.name", f"one of {', '.join(list_models())}", name, _nearest(name, list_models()))
     if fixed := [field for field in FROM_DATA if field in given]:
         _refuse(f"model.fields.{fixed[0]}", "no value, since the data decides it", given[fixed[0]])
-    sizes = {} if data.grid is None else {"in_size": data.grid}
+    sizes: dict[str, Any] = {} if data.grid is None else {"in_size": data.grid}
+    if data.time_steps:
+        sizes["time_steps"] = data.time_steps
     try:
-        model_config(name, **given, time_steps=data.time_steps, **sizes)
+        model_config(name, **given, **sizes)
     except ConfigError as error:
         field = DATA_FIELDS.get(error.field or "", f"model.fields.{error.field}" if error.field else "model.fields")
         raise ConfigError(f"{field}: {str(error).removeprefix(f'{error.field}: ')}", field=field) from error

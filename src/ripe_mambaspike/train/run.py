@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from ripe_mambaspike.data.own_folder import prepare_own_folder
 from ripe_mambaspike.data.settings import describe_grid
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train.callback import Callback, SilentCallback
 from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes
+from ripe_mambaspike.train.fit import describe_fit, open_fields
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipes import check_recipe, load_recipe
 from ripe_mambaspike.train.run_folder import (
@@ -19,7 +21,7 @@ from ripe_mambaspike.train.run_folder import (
     default_folder,
     lock_folder,
     with_checksum_of,
-    with_grid_of,
+    with_choices_of,
     with_protocol,
     with_protocol_of,
     with_store,
@@ -62,7 +64,7 @@ def train(
             raise DataError.expected("folder", expected, "none", path=folder, hint=hint)
         if (folder / RECIPE_FILE).exists():
             saved = load_recipe(folder / RECIPE_FILE)
-            recipe = with_checksum_of(with_protocol_of(with_grid_of(recipe, saved), saved), saved)
+            recipe = with_checksum_of(with_protocol_of(with_choices_of(recipe, saved), saved), saved)
             check_same(recipe, saved, folder)
             if (result := read_result(folder)) is not None:
                 callback.on_message(f"{folder}: the run has already finished; this is its result")
@@ -74,9 +76,15 @@ def train(
         else:
             recipe = with_protocol(recipe)
         processes.wait()  # all have checked the folder before one writes there
+        if recipe.data.prepare and recipe.data.store is None and processes.is_first:
+            for line in prepare_own_folder(recipe.data):
+                callback.on_message(line)
+        processes.wait()
         run = TrainingRun(recipe, folder, callback, stop_requested, processes=processes)
         if recipe.data.grid is None:
             callback.on_message(describe_grid(run.recipe.data, run.data.store.sensor_size))
+        if open_fields(recipe):
+            callback.on_message(describe_fit(recipe, run.recipe))
         try:
             if resume and run.resume():
                 callback.on_message(run.describe_position())

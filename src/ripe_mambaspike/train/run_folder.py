@@ -15,7 +15,7 @@ from ripe_mambaspike.files import locked, make_folder, remove_leftovers, write_f
 from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult
 from ripe_mambaspike.models.labels import BEST
 from ripe_mambaspike.train.distributed import Processes
-from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
+from ripe_mambaspike.train.recipe import AUTO, RESUMABLE_FIELDS, Recipe
 from ripe_mambaspike.train.recipes import difference, leaf_values
 from ripe_mambaspike.yaml_text import yaml_value
 
@@ -70,9 +70,16 @@ def with_store(recipe: Recipe, key: str | None) -> Recipe:
     return replace(recipe, data=replace(recipe.data, store=key))
 
 
-def with_grid_of(recipe: Recipe, saved: Recipe) -> Recipe:
-    """The recipe with the saved grid if it leaves the grid to the data, so that the two can be compared."""
-    return recipe if recipe.data.grid is not None else replace(recipe, data=replace(recipe.data, grid=saved.data.grid))
+def with_choices_of(recipe: Recipe, saved: Recipe) -> Recipe:
+    """The recipe with the saved values of all that it leaves to the data, so that the two can be compared."""
+    data, schedule, model = recipe.data, recipe.schedule, recipe.model
+    grid = saved.data.grid if data.grid is None else data.grid
+    data = replace(data, grid=grid, time_steps=data.time_steps or saved.data.time_steps)
+    epochs = schedule.epochs or saved.schedule.epochs
+    schedule = replace(schedule, epochs=epochs, batch_size=schedule.batch_size or saved.schedule.batch_size)
+    if model.pretrained == AUTO:
+        model = replace(model, pretrained=saved.model.pretrained)
+    return replace(recipe, data=data, schedule=schedule, model=model)
 
 
 def with_protocol(recipe: Recipe) -> Recipe:
@@ -98,7 +105,7 @@ def with_checksum_of(recipe: Recipe, saved: Recipe) -> Recipe:
 
 def changed_fields(given: Recipe, saved: Recipe, ignored: tuple[str, ...] = RESUMABLE_FIELDS) -> list[str]:
     """The fields in which a recipe differs from the one that a run was saved with."""
-    given = with_protocol_of(with_grid_of(given, saved), saved)
+    given = with_protocol_of(with_choices_of(given, saved), saved)
     if None in (given.data.store, saved.data.store):  # None means the store that the run started with
         given, saved = with_store(given, None), with_store(saved, None)
     given = with_checksum_of(given, saved)

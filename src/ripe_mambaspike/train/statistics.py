@@ -115,5 +115,5 @@ def pool_results(results: Sequence[TrainingResult]) -> PooledAccuracy:
     top5 = [None if has_trivial_top5(len(result.per_class)) else result.top5 for result in results]
     known = [share for share in top5 if share is not None]
     return PooledAccuracy(
-        count, pooled([result.top1 for result in results]), pooled(known) if len(known) == len(top5) else None
+        count, pooled([result.tested_top1 for result in results]), pooled(known) if len(known) == len(top5) else None
     )

@@ -41,6 +41,7 @@ from ripe_mambaspike.train.checkpoint import (
 )
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, evaluate_distributed, shared_batch
+from ripe_mambaspike.train.fit import fit_recipe, open_fields
 from ripe_mambaspike.train.history import Row, TensorBoardLog, write_log
 from ripe_mambaspike.train.network import create_network, make_result, network_labels, unused_settings
 from ripe_mambaspike.train.recipe import Recipe
@@ -78,6 +79,9 @@ class TrainingRun:
         self.data: TrainingData = open_data(self.recipe.data)
         self.recipe = replace(self.recipe, data=self.data.settings)  # with the grid, where it was left to the data
         self.recipe = with_store(self.recipe, self.data.store.key)
+        if open_fields(self.recipe):
+            self.recipe = fit_recipe(self.recipe, self.data)
+            self.data = open_data(self.recipe.data)
         start = load_start(self.recipe, self.data.classes)
         self.recipe = with_start(self.recipe, start)
         self.started_from = None if start is None else start.facts
@@ -254,7 +258,7 @@ class TrainingRun:
             hint = restart_hint(self.folder / CHECKPOINTS)
             raise DataError.expected("network", "the selected one", "none", path=self.folder / BEST, hint=hint)
         model = from_pretrained(self.folder / BEST).to(self.device)
-        found = self._evaluate(model, self.data.test)
+        found = self._evaluate(model, self.data.test) if self.data.is_tested else None
         epoch = self.best.epoch if self.best else self.recipe.schedule.epochs
         result = make_result(
             self.recipe, self.data, found, model, epoch, self.rows, self._elapsed(), self.started_from

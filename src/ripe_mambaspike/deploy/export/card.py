@@ -114,7 +114,7 @@ def card_text(model: Model, facts: CardFacts, files: Mapping[str, int]) -> str:
             facts=facts,
             labels=labels,
             result=result,
-            correct=round(result.top1 * result.n) if result else None,
+            correct=None if result is None or result.top1 is None else round(result.top1 * result.n),
             simulated=source is not None and _is_simulated(source.set),
             steps=steps,
             height=height,

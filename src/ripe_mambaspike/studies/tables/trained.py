@@ -172,7 +172,7 @@ def class_table(run: Path | None) -> PaperTable:
     result = read_result(run)
     if result is None or not result.per_class:
         raise InputError.expected("run", "the folder of a run that has ended", str(run))
-    ours: Rows = {"mean": {column: TableCell(f"{100 * result.top1:.2f} (of {result.n} clips)")}}
+    ours: Rows = {"mean": {column: TableCell(f"{100 * result.tested_top1:.2f} (of {result.n} clips)")}}
     extra = {}
     for score in result.per_class:
         value = 100 * score.correct / max(score.n, 1)
