@@ -57,6 +57,7 @@ export class Studio {
   greet(record) {
     this.record = record;
     $('studio').hidden = $('record-key').hidden = !record;
+    document.body.classList.toggle('records', Boolean(record));
     if (!record) return;
     $('train-part').hidden = !record.training;
     this.showClasses();
@@ -75,7 +76,7 @@ export class Studio {
     else if (message.kind === 'classes') {
       this.classes = message.classes;
       this.showClasses();
-      if (message.saved) $('recorded').textContent = `saved as ${message.saved}`;
+      $('recorded').textContent = message.saved ? `saved as ${message.saved}` : '';
     } else this.showTraining(message);
     this.enable(this.connected);
   }
