@@ -11,6 +11,7 @@ OTHERS = {
     "labels": "models", "model-folder": "models", "export-folder": "exports", "torch-export": "exports",
     "checkpoint": "runs", "resume": "runs", "recipe": "runs", "store": "stores", "archive": "stores",
     "packet": "streams", "pipe": "streams", "message": "streams", "upload": "requests",
+    "label": "sessions", "session": "sessions",
 }  # fmt: skip
 GROUPS = ("readers", "others")
 

@@ -24,9 +24,16 @@ def make(name: str) -> Target:
         return Target(name, "others", [frame, write_packet(events[:0], SENSOR)], _packet, (b"REVT", frame[:12]))
     if name == "pipe":
         return Target(name, "others", [frame * 4, frame * 40], _pipe, (b"REVT", frame[:12], frame))
-    seeds = [
-        json.dumps({"do": do, "value": value}).encode() for do in COMMANDS for value in (None, 1, 0.5, True, "key")
-    ]
+    values = (
+        None,
+        1,
+        0.5,
+        True,
+        "key",
+        {"label": "wave", "start": 0.1, "stop": 1},
+        {"label": "wave", "name": "001.raw"},
+    )
+    seeds = [json.dumps({"do": do, "value": value}).encode() for do in COMMANDS for value in values]
     return Target(name, "others", seeds, _message, allowed=(RipeError,), change=mutate_json)
 
 
