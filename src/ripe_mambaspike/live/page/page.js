@@ -168,6 +168,7 @@ function enable(connected) {
   $('recordings').disabled = !connected;
   $('upload').disabled = !connected || state.busy;
   $('live').disabled = !connected;
+  document.body.classList.toggle('live', Boolean(state.opened && state.opened.live));
   studio.enable(connected);
 }
 
