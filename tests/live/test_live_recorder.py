@@ -236,9 +236,12 @@ def test_what_a_killed_server_left_is_removed(folders, clip):
     (folders.root / ".clap.abcdefgh").mkdir()
     (folders.root / ".clap.abcdefgh" / "001.raw").write_bytes(b"half")
     (folders.root / "wave" / ".002.raw.abcdefgh").write_bytes(b"half")
+    (folders.root / ".own.settings").mkdir()  # looks like it, and is somebody's own
     again = ClassFolders(folders.root, 3, 6, 1 << 20)
     assert [one.names for one in again.classes()] == [("001.raw",)]
-    assert sorted(path.name for path in folders.root.rglob("*")) == ["001.raw", "wave"]
+    assert list((folders.root / "wave").iterdir()) == [folders.root / "wave" / "001.raw"]
+    again.save(clip, "clap")
+    assert sorted(path.name for path in folders.root.iterdir()) == [".own.settings", "clap", "wave"]
 
 
 def test_limits_of_the_folder(tmp_path, folders, clip):
@@ -276,6 +279,15 @@ def test_links_are_not_followed(folders, clip, tmp_path):
         folders.save(clip, "wave")
     assert list(elsewhere.iterdir()) == []
     assert folders.classes() == []
+
+
+def test_a_folder_whose_name_cannot_be_shown_is_left_out(folders, clip):
+    folders.save(clip, "wave")
+    for name in (b"\xff", "a\u202eb".encode()):
+        other = folders.root / os.fsdecode(name)
+        other.mkdir()
+        (other / "001.raw").write_bytes(b"")
+    assert [one.label for one in folders.classes()] == ["wave"]
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path):

@@ -59,22 +59,22 @@ class ClassFolders:
         self._max_classes, self._max_recordings, self._max_bytes = max_classes, max_recordings, max_bytes
         try:
             make_folder(root)
-            if not root.is_dir():
-                raise NotADirectoryError(20, "a file")
+            for folder in self._folders():  # of a server that was killed; `atomic_folder` removes its own
+                remove_leftovers(folder, rf"[0-9]+\{SUFFIX}")
         except OSError as error:
             raise InputError.expected("record_to", "a folder that can be made", error, path=root) from error
-        remove_leftovers(root, r"[^/]+")  # of a server that was killed
-        for folder in self._folders():
-            remove_leftovers(folder, rf"[0-9]+\{SUFFIX}")
 
     def classes(self) -> list[RecordedClass]:
-        """The classes by name; a folder without a recording is none."""
+        """The classes by name; a folder without a recording is none, nor is one whose name cannot be shown."""
         found = []
-        for folder in self._folders():
-            paths = [path for path in find_recordings(folder) if path.parent == folder]
-            if paths:
-                size = sum(path.stat().st_size for path in paths)
-                found.append(RecordedClass(folder.name, tuple(path.name for path in paths), size))
+        try:
+            for folder in self._folders():
+                paths = [path for path in find_recordings(folder) if path.parent == folder]
+                if paths:
+                    size = sum(path.stat().st_size for path in paths)
+                    found.append(RecordedClass(folder.name, tuple(path.name for path in paths), size))
+        except OSError as error:
+            raise DataError.expected("record_to", "a folder that can be read", error, path=self.root) from error
         return found
 
     def save(self, recording: Recording, label: str) -> Path:
@@ -114,11 +114,8 @@ class ClassFolders:
             raise DataError.expected("recording", "one that can be deleted", error, path=folder / name) from error
 
     def _folders(self) -> list[Path]:
-        try:
-            found = [path for path in self.root.iterdir() if not path.name.startswith(".")]
-            return sorted(path for path in found if path.is_dir() and not path.is_symlink())
-        except OSError as error:
-            raise DataError.expected("record_to", "a folder that can be read", error, path=self.root) from error
+        found = [path for path in self.root.iterdir() if path.name.isprintable() and not path.name.startswith(".")]
+        return sorted(path for path in found if path.is_dir() and not path.is_symlink())
 
     def _check_room(self, classes: list[RecordedClass], known: bool) -> None:
         if not known and len(classes) >= self._max_classes:
