@@ -12,7 +12,7 @@ from typing import Any
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.deploy.fuse.verify import FormAgreement, compare_forms, probe
+from ripe_mambaspike.models.form_agreement import FormAgreement, compare_forms, probe
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 STEPS = ("branches against one kernel", "one kernel against two")

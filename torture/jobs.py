@@ -89,7 +89,7 @@ def store_state(folder: Path) -> State:
     return {name: value for name, value in tree(folder).items() if not name.endswith(".part")}
 
 
-def make_sources(folder: Path, classes: int = 3, each: int = 8) -> Path:
+def make_sources(folder: Path, classes: int = 3, each: int = 8, side: int = 34) -> Path:
     """Recordings of one's own, as `class/recording.bin`."""
     from ripe_mambaspike.events.recording import Recording, make_events
     from ripe_mambaspike.events.writing import write
@@ -99,15 +99,16 @@ def make_sources(folder: Path, classes: int = 3, each: int = 8) -> Path:
         (folder / f"class{label}").mkdir(parents=True)
         for number in range(each):
             times = np.sort(draws.integers(0, 100_000, 400))
-            x, y = draws.integers(0, 34, (2, 400))
+            x, y = draws.integers(0, side, (2, 400))
             events = make_events(x, y, times, draws.integers(0, 2, 400))
-            write(Recording(events, (34, 34)), folder / f"class{label}" / f"{number}.bin")
+            write(Recording(events, (side, side)), folder / f"class{label}" / f"{number}.bin")
     return folder
 
 
 def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
     """The jobs over sources made once below `base`; `run` runs a command to its end."""
     gestures, network, sources = base / "synthgesture", base / "network", make_sources(base / "sources")
+    small = make_sources(base / "small", each=2, side=16)  # of the network's sensor
     run(_simulate(gestures))
     run(_train(gestures, network))
     shutil.rmtree(network / "checkpoints")
@@ -118,6 +119,7 @@ def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
                                    "--weights", "fp16"], tree),
         Job("sim make", _simulate, store_state),
         Job("fuse", lambda out: ["fuse", str(network), "--out", str(out / "fused")], tree),
+        Job("adapt", lambda out: ["adapt", str(network), str(small), "--out", str(out / "adapted")], tree),
         Job("study", lambda out: _study(base, out), study_state, only_kills=True),
     )  # fmt: skip
     return {job.name: job for job in jobs}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.data.download import download_dataset as download_dataset
     from ripe_mambaspike.data.loading import load_dataset as load_dataset
     from ripe_mambaspike.data.simulated import simulate_dataset as simulate_dataset
+    from ripe_mambaspike.deploy.adapt import adapt as adapt
     from ripe_mambaspike.deploy.export.pipeline import export as export
     from ripe_mambaspike.deploy.fuse.checkpoint import fuse_checkpoint as fuse_checkpoint
     from ripe_mambaspike.deploy.fuse.convert import dual_kernel as dual_kernel
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.predict import predict as predict
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
     from ripe_mambaspike.live.serve import serve as serve
+    from ripe_mambaspike.models.expand import expand as expand
     from ripe_mambaspike.models.pretrained import from_pretrained as from_pretrained
     from ripe_mambaspike.models.registry import create_model as create_model
     from ripe_mambaspike.models.registry import list_models as list_models
@@ -75,6 +77,7 @@ _MODULES = {  # module → the names it brings to the top level
     "data.download": ("download_dataset",),
     "data.loading": ("load_dataset",),
     "data.simulated": ("simulate_dataset",),
+    "deploy.adapt": ("adapt",),
     "deploy.export.pipeline": ("export",),
     "deploy.fuse.checkpoint": ("fuse_checkpoint",),
     "deploy.fuse.convert": ("dual_kernel", "fuse"),
@@ -90,6 +93,7 @@ _MODULES = {  # module → the names it brings to the top level
     "inference.predict": ("Prediction", "predict"),
     "inference.streamer": ("Streamer",),
     "live.serve": ("serve",),
+    "models.expand": ("expand",),
     "models.pretrained": ("from_pretrained",),
     "models.registry": ("create_model", "list_models"),
     "models.shipped": ("list_pretrained",),

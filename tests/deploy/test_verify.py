@@ -6,8 +6,8 @@ from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse import convert as fusing
-from ripe_mambaspike.deploy.fuse.verify import compare_forms, probe, verify
 from ripe_mambaspike.errors import VerificationError
+from ripe_mambaspike.models.form_agreement import compare_forms, probe, verify
 from ripe_mambaspike.nn import repconv
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 

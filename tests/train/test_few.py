@@ -109,7 +109,7 @@ def test_a_given_start_decides_the_time_steps(tmp_path):
 @pytest.mark.parametrize("clips", [1, 2, 7, 10, 50, 100, 200, 600])
 def test_batch_size_and_epochs_by_the_number_of_clips(clips):
     size = choose_batch_size(clips)
-    assert 1 <= size <= min(16, clips)
+    assert 1 <= size <= min(8, clips)
     assert 12 <= choose_epochs(clips, size) <= 120
 
 

@@ -81,7 +81,31 @@ def test_what_is_frozen_stays_and_the_rest_is_learned(tiny, go, others, tmp_path
         "new_head": True,
         "freeze": freeze,
         "lr_scale": 0.1,
+        "expanded": False,
     }
+    normed = {"entry", "stages", "bridge"}
+    kept = {"none": set(), "stages": {"entry", "stages"}, "all-but-head": normed}[freeze]
+    statistics = {name: value for name, value in after.named_buffers() if "running" in name}
+    moved = {name.partition(".")[0] for name in differing(before.state_dict(), statistics)}
+    assert moved == normed - kept
+
+
+def test_a_deployed_start_is_trained_in_its_training_form(tiny, go, watching, outcome, others, tmp_path):
+    start = fuse(from_pretrained(others), quiet=True).save_pretrained(tmp_path / "start")
+    recipe = tiny(f"model.pretrained={start}", "model.expand=true")
+    result = go(recipe, tmp_path / "whole")
+    assert result["started_from"]["expanded"] is True
+    assert result["parameters"]["training"] > result["parameters"]["deployed"]
+    assert from_pretrained(tmp_path / "whole").config.form == "training"
+
+    def stop(trainer):
+        if trainer.state.global_step == 4:
+            raise TrainingStopped
+
+    with pytest.raises(TrainingStopped):
+        go(recipe, tmp_path / "stopped", watching(on_step=stop))
+    go(recipe, tmp_path / "stopped", resume=True)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
 def test_the_old_part_learns_more_slowly(make_network):

@@ -10,6 +10,7 @@ import tyro
 
 from ripe_mambaspike import __version__
 from ripe_mambaspike.cli.account import AccountCommand
+from ripe_mambaspike.cli.adapt import AdaptCommand
 from ripe_mambaspike.cli.bench import BENCH_COMMANDS
 from ripe_mambaspike.cli.check import CheckCommand
 from ripe_mambaspike.cli.data import DATA_COMMANDS
@@ -37,6 +38,7 @@ from ripe_mambaspike.own_modules import import_own_modules
 
 COMMANDS = {
     "account": AccountCommand,
+    "adapt": AdaptCommand,
     "bench": (BENCH_COMMANDS, "Measure speed and memory, beside the plain-PyTorch reference path and Mamba-Spike."),
     "check": CheckCommand,
     "data": (DATA_COMMANDS, "Look at recordings, convert them, and prepare datasets for training."),

@@ -125,6 +125,7 @@ class StartedFrom(msgspec.Struct, frozen=True, kw_only=True):
     new_head: bool  # its classes were others, so the last layer began with fresh weights
     freeze: str
     lr_scale: float  # of all but the head
+    expanded: bool = False  # from its deployed to its training form
 
 
 EARLIER_FIELDS = {"cut": "partition"}  # of a result that an earlier version wrote

@@ -1,6 +1,6 @@
 """Re-estimation of running statistics on clean data."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -22,14 +22,15 @@ def recalibrate(
     max_batches: int | None = MAX_BATCHES,
     *,
     run: Callable[[Tensor], object] | None = None,
+    frozen: Collection[nn.Module] = (),
 ) -> int:
     """Reset all running statistics and re-estimate them as means over the loader's first batches; returns their number.
 
     The loader yields clips [B, T, 2, H, W] or (clips, labels, …), which are moved to `device` (by default the
     network's). Every batch has the same weight. Dropout and drop-path are off, no parameter changes, and every module
-    keeps its mode; on an error the statistics are restored too.
+    keeps its mode; on an error the statistics are restored too. The norms in `frozen` modules keep theirs.
     """
-    norms = _norms(model)
+    norms = _norms(model, frozen)
     if not norms:
         raise ConfigError.expected("model", "norms with running statistics (the training form)", "none")
     batches = islice(_clips(loader), max_batches)
@@ -61,13 +62,15 @@ def recalibrate(
     return count
 
 
-def has_running_statistics(model: nn.Module) -> bool:
-    """Whether there is anything to re-estimate."""
-    return bool(_norms(model))
+def has_running_statistics(model: nn.Module, frozen: Collection[nn.Module] = ()) -> bool:
+    """Whether there is anything to re-estimate outside the `frozen` modules."""
+    return bool(_norms(model, frozen))
 
 
-def _norms(model: nn.Module) -> list[_BatchNorm]:
-    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+def _norms(model: nn.Module, frozen: Collection[nn.Module] = ()) -> list[_BatchNorm]:
+    kept = {id(inner) for module in frozen for inner in module.modules()}
+    found = (m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None)
+    return [norm for norm in found if id(norm) not in kept]
 
 
 def _clips(loader: Iterable[Any]) -> Iterator[Tensor]:

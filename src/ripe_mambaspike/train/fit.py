@@ -19,7 +19,7 @@ from ripe_mambaspike.train.recipe import AUTO, Recipe
 DIGITS, GESTURES = "nmnist-simulated", "gestures-simulated"  # the starts that `auto` chooses from
 MAX_DIGIT_SIDE = 48  # of a sensor that the digits are nearer to: theirs has 34
 MAX_DIGIT_US = 600_000  # and of recordings that are nearer to theirs, of 310 ms
-MAX_BATCH = 16
+MAX_BATCH = 8
 BATCHES_PER_EPOCH = 6  # at least, where there are recordings enough
 MIN_BATCH = 4
 STEPS = 240  # of a run, about
@@ -38,7 +38,7 @@ def choose_start(data: TrainingData) -> str:
 
 
 def choose_batch_size(clips: int) -> int:
-    """At least six batches an epoch, of 4 to 16 clips; fewer clips are one batch."""
+    """At least six batches an epoch, of 4 to 8 clips; fewer clips are one batch."""
     return min(clips, max(MIN_BATCH, min(MAX_BATCH, clips // BATCHES_PER_EPOCH)))
 
 

@@ -1,9 +1,11 @@
 """The network of a run: created by its recipe, saved with its labels, and its result on the test clips."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ripe_mambaspike.commit import commit
 from ripe_mambaspike.data.listing import SPLITS
@@ -20,10 +22,15 @@ from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.start import Start, start_network, unused_by_start
 
 
-def create_network(recipe: Recipe, classes: tuple[str, ...], start: Start | None = None) -> Model:
-    """The recipe's network with fresh weights for its seed, or with those of its start."""
+def create_network(
+    recipe: Recipe, classes: tuple[str, ...], start: Start | None = None, clips: Iterable[Tensor] = ()
+) -> Model:
+    """The recipe's network with fresh weights for its seed, or with those of its start.
+
+    The norms of a start that is expanded get the statistics of these clips.
+    """
     if start is not None:
-        return start_network(recipe, classes, start)
+        return start_network(recipe, classes, start, clips)
     data = recipe.data
     sizes = {"num_classes": len(classes), "time_steps": data.time_steps, "in_size": resolved_grid(data)}
     return create_model(recipe.model.name, seed=recipe.run.seed, **{**sizes, **recipe.model.fields})

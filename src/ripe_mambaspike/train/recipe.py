@@ -38,6 +38,7 @@ class ModelSettings:
     fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: lif}
     pretrained: str | None = None  # start from a shipped network, by name (auto: the nearest one), or from a saved one
     pretrained_checksum: Checksum | None = None  # of the weights it starts from; null, and then set by the run
+    expand: bool = False  # train a deployed pretrained network in its training form: with branches and batch norms
     freeze: Literal["none", "stages", "all-but-head"] = "none"  # what of a pretrained network is not trained
 
 

@@ -262,6 +262,8 @@ def _check_rules(recipe: Recipe) -> None:
         _refuse("schedule.first_epochs", f"fewer than schedule.epochs ({schedule.epochs})", schedule.first_epochs)
     if recipe.model.pretrained is None and recipe.model.freeze != "none":
         _refuse("model.freeze", "none without model.pretrained", recipe.model.freeze)
+    if recipe.model.pretrained is None and recipe.model.expand:
+        _refuse("model.expand", "false without model.pretrained", recipe.model.expand)
     _check_model(recipe)
 
 

@@ -1,19 +1,21 @@
 """The network that a run starts from (`model.pretrained`): a shipped one, or that of a run or of a folder.
 
-The run's network has the start's config and form, and all of its weights. Only the last layer is new, unless the start
-was trained on the same classes. The checksum of the start's weights is kept in the run's recipe, so that a run is never
-resumed from another start.
+The run's network has the start's config and form, and all of its weights; with `model.expand`, a deployed start gets
+its training form. Only the last layer is new, unless the start was trained on the same classes. The checksum of the
+start's weights is kept in the run's recipe, so that a run is never resumed from another start.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.models.accuracy import StartedFrom
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.expand import expand
 from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained, weights_checksum
 from ripe_mambaspike.models.registry import build_seeded, model_config
@@ -50,6 +52,7 @@ def load_start(recipe: Recipe, classes: tuple[str, ...]) -> Start | None:
     facts = StartedFrom(
         name=settings.pretrained, sha256=checksum, form=model.config.form, new_head=new_head, freeze=settings.freeze,
         lr_scale=recipe.optimizer.pretrained_lr_scale,
+        expanded=settings.expand and model.config.form == "deployed" and isinstance(model, RipeMambaSpike),
     )  # fmt: skip
     return Start(model, facts)
 
@@ -70,8 +73,11 @@ def with_start(recipe: Recipe, start: Start | None) -> Recipe:
     return replace(recipe, model=replace(recipe.model, pretrained_checksum=checksum))
 
 
-def start_network(recipe: Recipe, classes: tuple[str, ...], start: Start) -> Model:
-    """A network with the start's weights, a last layer for the classes, and the frozen parts without gradients."""
+def start_network(recipe: Recipe, classes: tuple[str, ...], start: Start, clips: Iterable[Tensor] = ()) -> Model:
+    """A network with the start's weights, a last layer for the classes, and the frozen parts without gradients.
+
+    The norms of an expanded network get the statistics of these clips, batches [B, T, 2, H, W].
+    """
     config = start.model.config.replace(num_classes=len(classes), in_size=resolved_grid(recipe.data))
     model = build_seeded(config, start.model.name, recipe.run.seed)
     own, weights = model.state_dict(), start.model.state_dict()
@@ -80,18 +86,25 @@ def start_network(recipe: Recipe, classes: tuple[str, ...], start: Start) -> Mod
         fresh = [name for name, value in model.state_dict(keep_vars=True).items() if id(value) in last]
         weights = {**weights, **{name: own[name] for name in fresh}}
     model.load_state_dict(weights)
+    if start.facts.expanded:
+        model = expand(model, clips).train()
     for parameter in frozen_parameters(model, recipe.model.freeze):
         parameter.requires_grad_(False)
     return model
 
 
-def frozen_parameters(model: Model, freeze: str) -> list[nn.Parameter]:
-    """The parameters that a run leaves as they are."""
+def frozen_modules(model: Model, freeze: str) -> list[nn.Module]:
+    """The parts of a network that a run leaves as they are, with their statistics."""
     if freeze == "none":
         return []
     parts = model.parts()
     names = SPIKING_PARTS if freeze == "stages" else [name for name in parts if parts[name] is not model.head]
-    return [parameter for name in names for parameter in parts[name].parameters()]
+    return [parts[name] for name in names]
+
+
+def frozen_parameters(model: Model, freeze: str) -> list[nn.Parameter]:
+    """The parameters that a run leaves as they are."""
+    return [parameter for module in frozen_modules(model, freeze) for parameter in module.parameters()]
 
 
 def unused_by_start(recipe: Recipe, model: Model) -> list[str]:
@@ -117,4 +130,5 @@ def describe_start(facts: StartedFrom, num_classes: int) -> str:
     head = f"a new last layer for {num_classes} classes" if facts.new_head else "its own last layer"
     frozen = {"none": "", "stages": "; the spiking stages are frozen", "all-but-head": "; all but the head is frozen"}
     slow = "" if facts.freeze == "all-but-head" else f"; {facts.lr_scale:g} × the learning rate for all but the head"
-    return f"starting from '{facts.name}' ({facts.form} form) with {head}{frozen[facts.freeze]}{slow}"
+    form = "expanded to its training form" if facts.expanded else f"{facts.form} form"
+    return f"starting from '{facts.name}' ({form}) with {head}{frozen[facts.freeze]}{slow}"

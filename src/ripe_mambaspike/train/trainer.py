@@ -31,6 +31,7 @@ from ripe_mambaspike.train.nonfinite import find_nonfinite
 from ripe_mambaspike.train.objective import LossTerms, LossWeights, relaxed_weight
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.schedule import batches_per_epoch, learning_rate, sharpness, steps_per_epoch
+from ripe_mambaspike.train.start import frozen_modules
 from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step, make_optimizer
 
 # The first word of a step's seed. It determines every run's random numbers: changing it would change all results.
@@ -107,6 +108,8 @@ class Trainer:
         """Train to the end of the epoch and return its means. `after_step` may raise to stop between two steps."""
         settings = self.step_settings()
         self.model.train()
+        for module in frozen_modules(self.model, self.recipe.model.freeze):
+            module.eval()  # its norms keep their statistics, and use them
         if self._captured is not None:
             self._captured.record(settings)
         rate = self._rate(self.state.global_step)  # if no batch is left in the epoch

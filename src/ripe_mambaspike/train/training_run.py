@@ -53,11 +53,12 @@ from ripe_mambaspike.train.run_folder import (
     with_store,
     write_result,
 )
-from ripe_mambaspike.train.start import describe_start, load_start, with_start
+from ripe_mambaspike.train.start import describe_start, frozen_modules, load_start, with_start
 from ripe_mambaspike.train.threads import resume_threads
 from ripe_mambaspike.train.trainer import Trainer
 
 LOG = logging.getLogger("ripe_mambaspike")
+EXPAND_BATCH, EXPAND_BATCHES = 16, 8  # clips of a batch, and batches, whose statistics an expanded start gets
 UNFINISHED_BATCHES = 10  # for the batch norms of a stopped run's network; few, since the user is waiting
 
 
@@ -85,9 +86,14 @@ class TrainingRun:
         start = load_start(self.recipe, self.data.classes)
         self.recipe = with_start(self.recipe, start)
         self.started_from = None if start is None else start.facts
-        model = create_network(self.recipe, self.data.classes, start).to(self.device)
+        model = create_network(self.recipe, self.data.classes, start, self._first_clips()).to(self.device)
         self.trainer = Trainer(self.recipe, model, self.data.train, self.device, processes=self.processes)
         self._start = self._saved = time.monotonic()
+
+    def _first_clips(self) -> Iterator[Tensor]:
+        """Training clips without augmentation, always the same ones and in every process, where a start needs them."""
+        batches = TrainBatches(self.data.train, EXPAND_BATCH, self.recipe.run.seed, 0, torch.device("cpu"))
+        return (x for _, x, _, _ in islice(batches, EXPAND_BATCHES))
 
     def resume(self) -> bool:
         """Continue from the last checkpoint; False if there is none."""
@@ -230,8 +236,9 @@ class TrainingRun:
 
     def _recalibrate(self, most: int | None = None) -> None:
         """Re-estimate the batch norms on clean batches; a network without any has nothing to re-estimate."""
-        if has_running_statistics(self.trainer.model):
-            recalibrate(self.trainer.model, self._clean_batches(most), self.device, None)
+        frozen = frozen_modules(self.trainer.model, self.recipe.model.freeze)
+        if has_running_statistics(self.trainer.model, frozen):
+            recalibrate(self.trainer.model, self._clean_batches(most), self.device, None, frozen=frozen)
 
     def _clean_batches(self, most: int | None = None) -> Iterator[Tensor]:
         """Batches of training clips without augmentation, always the same ones.

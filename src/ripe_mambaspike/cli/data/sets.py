@@ -87,7 +87,7 @@ class PrepareCommand:
     test_share: Annotated[float | None, option("SHARE")] = None
     """Share of each class that becomes the test split of a folder without train/ and test/."""
     unsplit: Flag = False
-    """Prepare a folder without a test split, even in place of one that has a split. It cannot be trained on."""
+    """Prepare a folder without a test split, even in place of one with a split. Only the recipe few trains on it."""
     sensor_size: SensorSize = None
     """Width and height of a folder's sensor, if its files do not say."""
     time_unit: TimeUnit = None
@@ -117,7 +117,7 @@ class PrepareCommand:
         unreadable = made.index.unreadable
         _warn([f"left out: {reason}" for reason in unreadable.values()], made)
         if made.partitions == ("unsplit",):
-            warning = "the store has no test split, so it cannot be trained on; --test-share makes one"
+            warning = "the store has no test split, so only the recipe few trains on it; --test-share makes one"
             print_message(f"warning: {warning}")
         show_store(made, self.json)
         return 0

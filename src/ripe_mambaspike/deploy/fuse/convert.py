@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.deploy.forms import require_form
-from ripe_mambaspike.deploy.fuse.verify import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config_check import difference_from_config, sync_num_classes
+from ripe_mambaspike.models.form_agreement import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.models.registry import meta_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.bridge import FoldedProjection, RateProjection

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
-from ripe_mambaspike.deploy.fuse.verify import compare_forms, probe
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.flops import conv_macs, count_flops
+from ripe_mambaspike.models.form_agreement import compare_forms, probe
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv

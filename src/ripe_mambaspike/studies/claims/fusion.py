@@ -7,8 +7,8 @@ import torch
 
 from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.deploy.fuse.verify import LITERAL, compare_forms, probe
 from ripe_mambaspike.errors import VerificationError
+from ripe_mambaspike.models.form_agreement import LITERAL, compare_forms, probe
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
