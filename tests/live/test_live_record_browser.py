@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="ther
 SIDE, SECONDS = 64, 1.5
 GESTURES = {"clap": "hand_clapping", "wave": "left_hand_wave", "roll": "arm_roll"}
 RECORDED, UNSEEN = 4, 3  # clips of each gesture
-TRAINING_SECONDS = 400  # that training may take where other work goes on
+TRAINING_SECONDS = 900  # that training may take where other work goes on
 COUNTS = """Object.fromEntries([...document.querySelectorAll('#classes tr')].map(row =>
   [...row.cells].slice(0, 2).map(cell => cell.textContent)))"""
 SLIDE = "{ const one = document.getElementById('%s'); one.value = %d; one.dispatchEvent(new Event('input')); }"
