@@ -19,7 +19,9 @@ from ripe_mambaspike.inference.stream.addresses import parse_address
 from ripe_mambaspike.inference.stream.links import open_link
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.live import training_job
-from ripe_mambaspike.live.serve import make_service
+from ripe_mambaspike.live.broadcast import LiveStream
+from ripe_mambaspike.live.recorder import EventRecorder
+from ripe_mambaspike.live.serve import load_trained, make_service
 from ripe_mambaspike.live.training_job import TrainingJob, read_progress, train_words
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.train.history import write_log
@@ -284,3 +286,55 @@ def test_the_command_is_that_of_the_recipe(tmp_path):
     words = train_words(root, tmp_path / "run")
     assert words[1:6] == ["-m", "ripe_mambaspike", "train", "few", "--out"]
     assert with_settings(load_recipe("few"), words[-1:]).data.root == str(root)
+
+
+def test_a_crop_is_recorded_as_it_is_drawn_and_served_again(network, classifier, trained, random_events):
+    """The events of the crop, with its size; the network trained on them is told of the whole sensor."""
+    crop, whole = (10, 5, *SENSOR), (48, 40)
+    cropped = replace(classifier, crop=crop, sensor_size=whole, sensor_given=True, crop_given=True)
+    live = LiveStream("test", Nothing(whole), lambda size: network.for_stream(size)[0], 20, crop)
+    live.recorder = EventRecorder(10_000, 60, live.missed)
+    live.recorder.start()
+    events = random_events(2000, 0.2, sensor=whole, start_us=0)
+    live._on_events(events)
+    live.recorder.stop()
+    found = live.recorder.clip.recording
+    inside = events[(events["x"] >= 10) & (events["x"] < 34) & (events["y"] >= 5) & (events["y"] < 25)]
+    assert found.sensor_size == SENSOR
+    assert found["x"].tolist() == (inside["x"] - 10).tolist()
+    served = load_trained(trained, cropped, whole, crop)
+    streamer, _ = served.for_stream(whole)
+    straight, _ = load_trained(trained, classifier, SENSOR, None).for_stream(SENSOR)
+    answers = [one.push(part) + one.advance(10**6) for one, part in ((streamer, events), (straight, found.events))]
+    assert len(answers[0]) > 1
+    assert [one.probabilities for one in answers[0]] == [one.probabilities for one in answers[1]]
+
+
+def test_a_network_that_cannot_take_the_source_is_kept_and_told(classifier, trained, tmp_path):
+    async def run():
+        job = TrainingJob(tmp_path / "mine", tmp_path / "runs", 60, python(TRAINED, trained, 0))
+
+        async def serve_it(folder):
+            load_trained(folder, classifier, (99, 99), None)
+
+        job.start(serve_it)
+        while job.active:
+            await asyncio.sleep(0.02)
+        return job.progress
+
+    progress = asyncio.run(run())
+    assert progress.phase == "failed"
+    assert str(tmp_path / "runs" / "mine-001") in progress.error
+    assert (tmp_path / "runs" / "mine-001" / "best" / "model.safetensors").exists()
+
+
+class Nothing:
+    """A source without events."""
+
+    live, invalid, last_invalid = True, 0, None
+
+    def __init__(self, size):
+        self.size = size
+
+    def packets(self, stopped):
+        return iter(())
