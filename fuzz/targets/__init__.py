@@ -6,11 +6,12 @@ from fuzz.target import Target
 
 READERS = (
     "atis", "aedat2", "aedat3", "aedat4", "dat", "evt2", "evt21", "evt3", "hdf5", "npy", "npz", "text", "any-format",
+    "dat-bare", "evt3-bare",
 )  # fmt: skip
 OTHERS = {
     "labels": "models", "model-folder": "models", "export-folder": "exports", "torch-export": "exports",
     "checkpoint": "runs", "resume": "runs", "recipe": "runs", "store": "stores", "archive": "stores",
-    "packet": "streams", "pipe": "streams", "message": "streams", "upload": "requests",
+    "label-table": "stores", "packet": "streams", "pipe": "streams", "message": "streams", "upload": "requests",
     "label": "sessions", "session": "sessions",
 }  # fmt: skip
 GROUPS = ("readers", "others")

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,23 +42,29 @@ SEEDS = {
     "npz": ("npz", "npz-compressed"),
     "text": ("text", "csv"),
 }
+BARE = {"dat-bare": "dat", "evt3-bare": "evt3"}  # read with a named format, so without a header too
 
 
 def make(name: str) -> Target:
     if name == "any-format":
         files = [makers.small(one)[1] for one in makers.NAMES]
         return Target(name, "readers", files, _reading("a.bin"), allowed=(RipeError,))
+    if name in BARE:
+        form, (file_name, data) = BARE[name], makers.small(BARE[name])
+        start = sum(len(line) + 1 for line in data.split(b"\n") if line.startswith(b"%"))
+        how = {"format": form, "sensor_size": (64, 64)}
+        return Target(name, "readers", [data[start:], data], _reading(file_name, **how), WORDS[form], (RipeError,))
     made = [makers.small(one) for one in SEEDS[name]]
     words = WORDS.get(name, ())
     return Target(name, "readers", [data for _, data in made], _reading(made[0][0]), words, (RipeError,))
 
 
-def _reading(file_name: str):  # type: ignore[no-untyped-def]
+def _reading(file_name: str, **how: Any):  # type: ignore[no-untyped-def]
     def run(case: bytes, folder: Path) -> None:
         path = folder / file_name
         path.write_bytes(case)
-        whole = _try(lambda: read(path))
-        pieces = _try(lambda: list(read_chunks(path, events=CHUNK_EVENTS)))
+        whole = _try(lambda: read(path, **how))
+        pieces = _try(lambda: list(read_chunks(path, events=CHUNK_EVENTS, **how)))
         if isinstance(whole, RipeError) or isinstance(pieces, RipeError):
             if type(whole) is not type(pieces):
                 raise WrongAnswer(f"read gives {whole!r:.200}, read_chunks {pieces!r:.200}")

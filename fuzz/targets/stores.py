@@ -10,6 +10,7 @@ from pathlib import Path
 from fuzz.mutate import mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.archives import extract
+from ripe_mambaspike.data.label_table import read_label_table
 from ripe_mambaspike.data.listing import SPLITS
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import read_store, verify_store
@@ -18,7 +19,22 @@ from ripe_mambaspike.errors import RipeError
 
 
 def make(name: str) -> Target:
-    return _archive(name) if name == "archive" else _store(name)
+    makers = {"archive": _archive, "label-table": _label_table, "store": _store}
+    return makers[name](name)
+
+
+def _label_table(name: str) -> Target:
+    files = ["a.raw", "b/c.raw", "d.raw"]
+    seeds = [b"file,label\na.raw,x\nb/c.raw,y\n", b'file,label,split\r\na.raw,x,train\r\nd.raw,"y, z",test\r\n']
+
+    def run(case: bytes, folder: Path) -> None:
+        path = folder / "labels.csv"
+        path.write_bytes(case)
+        rows = read_label_table(path, files, ["train", "val", "test"])
+        if len({row.file for row in rows}) != len(rows) or not all(row.file in files and row.label for row in rows):
+            raise WrongAnswer(f"rows {rows}")
+
+    return Target(name, "others", seeds, run, (b'"', b",", b"\r\n", b"\xef\xbb\xbf", b"../", b"split"), (RipeError,))
 
 
 def _store(name: str) -> Target:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.classifier import Classifier as Classifier
     from ripe_mambaspike.inference.predict import Prediction as Prediction
     from ripe_mambaspike.inference.predict import predict as predict
+    from ripe_mambaspike.inference.prediction_picture import view_prediction as view_prediction
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
     from ripe_mambaspike.live.serve import serve as serve
     from ripe_mambaspike.models.expand import expand as expand
@@ -91,6 +92,7 @@ _MODULES = {  # module → the names it brings to the top level
     "inference.capture": ("capture",),
     "inference.classifier": ("Classifier",),
     "inference.predict": ("Prediction", "predict"),
+    "inference.prediction_picture": ("view_prediction",),
     "inference.streamer": ("Streamer",),
     "live.serve": ("serve",),
     "models.expand": ("expand",),

@@ -46,9 +46,22 @@ SHORT_OPTIONS = {  # of commands that take a recipe → its field
     "grid": "data.grid",
     "protocol": "run.protocol",
 }
+Results = Annotated[
+    list[str],
+    tyro.conf.UseAppendAction,
+    option(
+        "DIR",
+        "Folder of stored results, such as runs; may be repeated, and the last one that has a study counts. The word "
+        "stored is benchmarks/results of the checkout, which is the default.",
+    ),
+]
 Json = Annotated[bool, option(text="Print one JSON document.")]
 SensorSize = Annotated[tuple[int, int] | None, option("W H")]
 CropArea = Annotated[tuple[int, int, int, int] | None, option("X Y W H")]
+FormatName = Annotated[
+    str | None,
+    option("NAME", "Format of the recordings, such as dat or evt3, instead of recognizing it by content."),
+]
 TimeUnit = Annotated[Literal["s", "ms", "us", "ns"] | None, option("{s,ms,us,ns}")]
 
 

@@ -189,3 +189,10 @@ def test_a_parse_error_names_the_help_of_its_command_alone(ripe, words, command)
     assert result.code == 2
     text = " ".join(result.err.translate(dict.fromkeys(map(ord, "╭╮╰╯│─"))).split())
     assert re.findall(r"ripe(?: [a-z]+)* --help", text) == [command]
+
+
+def test_ripe_alone_shows_its_help(ripe):
+    alone, asked = ripe(), ripe("--help")
+    assert (alone.code, alone.out) == (asked.code, asked.out)
+    assert alone.code == 0
+    assert "predict" in alone.out

@@ -2,17 +2,21 @@
 
 import csv
 import json
+import struct
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tyro
 
-from ripe_mambaspike import create_model, write
+from raising import raises
+from ripe_mambaspike import create_model, view_prediction, write
 from ripe_mambaspike.api import load
 from ripe_mambaspike.cli import predict as cli_predict
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import predict as predict_one
 from ripe_mambaspike.models.labels import Labels, save_labels
@@ -244,3 +248,83 @@ def test_warnings_of_the_reader_go_to_standard_error(predict, network, tmp_path)
     assert code == 0
     assert json.loads(out)["recordings"]
     assert "backwards" in err
+
+
+def test_pictures(predict, network, tmp_path):
+    """One for each recording, under names of their own; nothing that is there is replaced."""
+    folder, out = tmp_path / "clips", tmp_path / "pictures"
+    for name in ("a/x.npz", "b/x.npz", "a_x.npz", "A_X.npz", "long" * 60 + ".npz"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(make_recording(), folder / name)
+    other = write(make_recording(), tmp_path / "a_x.npz")
+    (folder / "bad.npz").write_bytes(b"nothing of the kind")
+    code, printed, _ = predict(network, folder, other, "--save", out, "--csv", tmp_path / "t.csv", "--json")
+    assert code == 2  # of the bad one
+    rows = json.loads(printed)["recordings"]
+    names = [Path(row["picture"]).name for row in rows]
+    assert sorted(names) == sorted(path.name for path in out.iterdir())
+    assert len({name.casefold() for name in names}) == len(rows) == 6
+    assert "b_x.npz.png" in names
+    for row in rows:
+        width, height = struct.unpack(">II", Path(row["picture"]).read_bytes()[16:24])
+        assert width > 500
+        assert height > 500
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    code, printed, err = predict(network, other, "--save", out)
+    assert (code, printed) == (2, "")
+    assert str(out) in err
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    assert predict(network, other, "--save", other)[0] == 2
+    assert "picture" not in json.loads(predict(network, other, "--json")[1])["recordings"][0]
+
+
+def test_a_picture_of_any_prediction(network, tmp_path):
+    """Class names that matplotlib would read as markup or leave out, one step, one class, a single event."""
+    recording, found = make_recording(), predict_one(load(network), make_recording())
+    odd = ["$\\frac{", "_hidden", "x" * 200, "\u202e\n<b>"]
+    named = replace(found, label=odd[0], probabilities=dict(zip(odd, found.probabilities.values(), strict=True)))
+    one = replace(
+        found, label="only", probability=1.0, probabilities={"only": 1.0}, timeline=found.timeline[:1],
+        step_probabilities=((1.0,),),
+    )  # fmt: skip
+    still = replace(recording, events=recording.events[:1])
+    cases, made = [(recording, found), (recording, named), (recording, one), (still, one)], set()
+    for number, (shown, prediction) in enumerate(cases):
+        path = view_prediction(shown, prediction, tmp_path / f"{number}.png", title="a $ title " * 40)
+        made.add(path.read_bytes())
+    assert len(made) == 4
+    assert all(picture.startswith(b"\x89PNG") for picture in made)
+    with raises(InputError, "path", tmp_path / "x.gif"):
+        view_prediction(recording, found, tmp_path / "x.gif")
+    with raises(InputError, "events"):
+        view_prediction(replace(recording, events=recording.events[:0]), found, tmp_path / "x.png")
+
+
+def test_probabilities_of_all_classes_at_every_step(network):
+    found = predict_one(load(network), make_recording())
+    assert len(found.step_probabilities) == len(found.timeline) == 24
+    assert found.step_probabilities[-1] == pytest.approx(tuple(found.probabilities.values()))
+    for row, step in zip(found.step_probabilities, found.timeline, strict=True):
+        assert sum(row) == pytest.approx(1)
+        assert NAMES[row.index(max(row))] == step.label
+        assert max(row) == pytest.approx(step.probability)
+
+
+def test_a_recording_without_a_header(predict, network, tmp_path):
+    recording = make_recording()
+    words = np.zeros(len(recording), [("t", "<u4"), ("address", "<u4")])
+    words["t"] = recording["t"]
+    x, y, p = (recording[name].astype(np.uint32) for name in "xyp")
+    words["address"] = x | y << 14 | p << 28
+    (tmp_path / "bare.dat").write_bytes(words.tobytes())
+    wanted = predict_one(load(network), recording)
+    assert predict(network, tmp_path / "bare.dat")[0] == 2
+    named = ("--format", "dat", "--json")
+    assert predict(network, tmp_path / "bare.dat", *named)[0] == 2  # this network does not know its sensor
+    for known in (None, recording.sensor_size):
+        labels = Labels(NAMES, "x", None, 24, (16, 16), "time", False, 3, "validation", sensor_size=known)
+        save_labels(labels, network / "best")
+        size = () if known else ("--sensor-size", *recording.sensor_size)
+        (row,) = json.loads(predict(network, tmp_path / "bare.dat", *named, *size)[1])["recordings"]
+        assert row["probabilities"] == pytest.approx(wanted.probabilities)
+    assert predict(network, tmp_path / "bare.dat", "--format", "data")[0] == 2

@@ -112,6 +112,19 @@ def test_the_paper_protocol_is_named_beside_the_accuracies(seeds, train, tmp_pat
     assert "run.protocol" in err
 
 
+def test_short_options_set_fields_of_every_run(seeds, train, tmp_path):
+    train(GESTURES)
+    words = ("synthgesture", "--seeds", "0-1", "--epochs", "20", "--batch-size", "16", "--grid", "64")
+    document = json.loads(seeds(*words, "--out", tmp_path / "group", "--json")[1])
+    assert sorted(document["settings"]) == ["data.grid=64", "schedule.batch_size=16", "schedule.epochs=20"]
+    for seed in (0, 1):
+        recipe = load_recipe(tmp_path / "group" / f"seed-{seed}" / "recipe.yaml")
+        assert (recipe.schedule.epochs, recipe.schedule.batch_size, recipe.data.grid) == (20, 16, (64, 64))
+    code, _, err = seeds(*words, "--set", "schedule.epochs=3", "--out", tmp_path / "other")  # set twice
+    assert (code, "schedule.epochs" in err) == (2, True)
+    assert not (tmp_path / "other").exists()
+
+
 def test_finished_runs_are_not_run_again(seeds, train, tmp_path):
     train(GESTURES)
     words = ("synthgesture", "--out", tmp_path / "group", "--json")

@@ -46,6 +46,14 @@ def test_the_terminal_shows_whole_cells(ripe, results):
     assert max(map(len, shown.splitlines())) <= 120
 
 
+def test_results_are_added_by_repeating_the_option(ripe, results, tmp_path):
+    shown = ripe("table", 2, "--results", "stored", "--results", results, "--json")
+    assert json.loads(shown.out) == json.loads(json.dumps(paper_table(2, results=results).to_dict()))
+    drawn = ripe("figure", "pareto", "--out", tmp_path / "x.svg", "--results", "stored", "--results", results)
+    assert results.resolve().name in drawn.out.splitlines()[-1]
+    assert ripe("table", 2, "--results", "stored", "--results", tmp_path / "none").code == 2
+
+
 def test_what_differs_is_marked_without_colours(ripe):
     shown = ripe("table", 14).out
     assert shown.count("≠") == 5

@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +20,7 @@ from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.cli.train import ProgressCallback, complete_resume, gather_settings
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.train.recipes import load_recipe
+from ripe_mambaspike.train.run_folder import chosen_folder
 
 FIELDS = {
     "name": "tiny",
@@ -226,12 +230,70 @@ def test_json(ripe, words, tmp_path):
     assert not (tmp_path / "run" / "report.html").exists()
 
 
-def test_the_default_folder(ripe, words, tmp_path, monkeypatch):
+@pytest.fixture
+def unnamed(words, tmp_path, monkeypatch):
+    """The words of a short run without --out."""
     monkeypatch.chdir(tmp_path)
-    given = words("x", "--no-report", schedule__batch_size=11, schedule__epochs=1)
-    given = [word for word in given if word not in ("--out", "x")]
-    assert ripe(*given).code == 0
-    assert (tmp_path / "runs" / "tiny" / "result.json").exists()
+
+    def make(*more, **changed):
+        given = words("x", "--no-report", *more, **{"schedule__batch_size": 11, "schedule__epochs": 1, **changed})
+        return [word for word in given if word not in ("--out", "x")]
+
+    return make
+
+
+def test_runs_without_a_folder_are_numbered(ripe, refused, unnamed, tmp_path):
+    runs = tmp_path / "runs"
+    for number in (1, 2):
+        result = ripe(*unnamed("--json"))
+        assert result.code == 0
+        assert (runs / f"tiny-{number}" / "result.json").exists()
+        assert result.err == f"run folder runs/tiny-{number}\n"
+    (runs / "tiny-7").mkdir()
+    assert ripe(*unnamed()).code == 0
+    assert (runs / "tiny-8" / "result.json").exists()
+    refused(unnamed("--resume"), "--resume", "runs/tiny-8")  # all have ended
+    refused(unnamed(data__root="nowhere"), "nowhere")
+    assert sorted(path.name for path in runs.iterdir()) == ["tiny-1", "tiny-2", "tiny-7", "tiny-8"]
+
+
+def test_resuming_without_a_folder_takes_the_newest_unfinished_run(ripe, unnamed, tmp_path):
+    runs = tmp_path / "runs"
+    assert ripe(*unnamed("--resume")).code == 0  # none is there yet: a new one
+    assert [ripe(*unnamed()).code for _ in range(2)] == [0, 0]
+    for name in ("tiny-1", "tiny-2"):
+        (runs / name / "result.json").unlink()
+    (runs / "tiny-10").mkdir()  # nothing was begun there
+    result = ripe(*unnamed("--resume"))
+    assert result.code == 0
+    assert "run folder runs/tiny-2" in result.err.splitlines()
+    assert (runs / "tiny-2" / "result.json").exists()
+    assert not (runs / "tiny-1" / "result.json").exists()
+    (runs / "tiny-1").rename(runs / "tiny")  # as earlier versions called it
+    assert ripe(*unnamed("--resume")).code == 0
+    assert (runs / "tiny" / "result.json").exists()
+
+
+def test_two_processes_never_share_a_numbered_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = replace(load_recipe("synthgesture"), name="tiny")
+    start = threading.Barrier(8)
+
+    def choose(_):
+        start.wait()
+        with chosen_folder(None, recipe, recipe, resume=False) as folder:
+            (folder / "mine").write_text("x")
+            return folder
+
+    with ThreadPoolExecutor(8) as pool:
+        chosen = list(pool.map(choose, range(8)))
+    assert sorted(path.name for path in chosen) == [f"tiny-{number}" for number in range(1, 9)]
+
+
+def test_a_place_where_no_folder_can_be_made(refused, unnamed, tmp_path):
+    (tmp_path / "runs").write_text("mine")
+    refused(unnamed(), "runs", "folder")
+    assert (tmp_path / "runs").read_text() == "mine"
 
 
 def test_a_second_run_is_refused(refused, words, whole):

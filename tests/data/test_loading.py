@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, random_split
 from trees import make_recording, save, save_classes
 
 import ripe_mambaspike
@@ -14,7 +14,7 @@ from raising import raises
 from ripe_mambaspike.data.loading import BinnedDataset, EventDataset, load_dataset
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_dataset
-from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.errors import ConfigError, DataError, InputError
 from ripe_mambaspike.events import bin_events, read
 
 
@@ -110,6 +110,41 @@ def test_a_data_loader_gives_batches(train, workers):
 def test_whole_clips_in_a_loader(train):
     loader = DataLoader(train, batch_size=None)
     assert [label for _, label in loader] == train.labels.tolist()
+
+
+def test_a_torch_dataset_in_one_call(train, digits):
+    binned = load_dataset("nmnist-600", digits, "train", time_steps=5, grid=17, by="count", binary=True)
+    assert isinstance(binned, Dataset)
+    assert isinstance(train, Dataset)
+    wanted = BinnedDataset(train, 5, by="count", grid=17, binary=True)
+    for number in (0, 5, -1):
+        assert torch.equal(binned[number][0], wanted[number][0])
+        assert binned[number][1] == train.targets[number] == binned.targets[number]
+    assert binned.targets == train.labels.tolist()
+    assert all(type(target) is int for target in binned.targets)
+    assert binned.classes == train.classes
+    assert binned.class_to_idx == train.class_to_idx == {name: int(name) for name in "0123456789"}
+    first, second = random_split(binned, [4, 2], generator=torch.Generator().manual_seed(0))
+    assert (len(first), len(second)) == (4, 2)
+    assert len(binned + binned) == 12
+    with pytest.raises(IndexError):
+        binned[6]
+    assert torch.equal(pickle.loads(pickle.dumps(binned))[3][0], binned[3][0])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"grid": 16}, "time_steps"), ({"by": "count"}, "time_steps"), ({"binary": True}, "time_steps"),
+        ({"time_steps": 0}, "time_steps"), ({"time_steps": 4, "grid": 0}, "grid"),
+        ({"time_steps": 4, "grid": (4, 5, 6)}, "grid"), ({"time_steps": 4, "by": "window"}, "by"),
+        ({"transform": "DropEvent"}, "transform"), ({"sensor_size": (8, 8)}, "sensor_size"),
+        ({"transform": len, "sensor_size": (0, 8)}, "sensor_size"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused_at_once(store, digits, options, field):
+    with raises(InputError, field):
+        load_dataset("nmnist-600", digits, "train", **options)
 
 
 def test_a_store_in_another_folder(digits, tmp_path):

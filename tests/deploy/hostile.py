@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, describe_file
+from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, TensorShape, describe_file
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.models.registry import create_model
 
@@ -51,7 +51,8 @@ def save_folder(folder):
     """An export of the clip graph alone, as `ripe export` would describe it."""
     path = save_small(folder / "clip.pt2")
     config = create_model("nmnist", num_classes=3, time_steps=1, in_size=(8, 8)).config.to_dict()
-    graph = describe_file("clip", path, ("x",), ("logits",))
+    shapes = [TensorShape(role="input", name="x", dtype="float32", shape=("B", 1, 2, 8, 8))]
+    graph = describe_file("clip", path, ("x",), ("logits",), shapes)
     manifest = Manifest(
         to="torch-export",
         weights="fp32",

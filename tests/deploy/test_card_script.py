@@ -109,17 +109,23 @@ def test_the_script_refuses_another_sensor(exported, script, alone, tmp_path):
         assert done.stdout == ""
 
 
-def test_the_card_names_the_tensors_of_the_files(exported):
+def test_card_and_manifest_name_the_tensors_of_the_files(exported):
     import onnxruntime
 
-    card = (exported / "README.md").read_text()
+    card, files = (exported / "README.md").read_text(), json.loads((exported / "export.json").read_text())["graphs"]
     rows = re.findall(r"^\| (clip|step|tail) \| (input|output) \| (\S+) \| (\w+) \| (.*) \|$", card, re.MULTILINE)
     listed = [(graph, role, name.replace("\\", ""), shape) for graph, role, name, _, shape in rows]
-    found = []
-    for graph in (file["kind"] for file in json.loads((exported / "export.json").read_text())["graphs"]):
+    found, described = [], []
+    for graph in (file["kind"] for file in files):
         session = onnxruntime.InferenceSession(str(exported / f"{graph}.onnx"), providers=["CPUExecutionProvider"])
         for role, tensors in (("input", session.get_inputs()), ("output", session.get_outputs())):
             for one in tensors:
+                described.append((graph, role, one.name, one.type, one.shape))
                 if not one.name.startswith("next."):
                     found.append((graph, role, one.name, " × ".join(map(str, one.shape)) or "scalar"))
     assert listed == found
+    types = {"float32": "tensor(float)", "float64": "tensor(double)", "int64": "tensor(int64)"}
+    in_manifest = [(file["kind"], one) for file in files for one in file["tensors"]]
+    assert described == [
+        (kind, one["role"], one["name"], types[one["dtype"]], one["shape"]) for kind, one in in_manifest
+    ]

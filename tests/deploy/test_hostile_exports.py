@@ -36,6 +36,11 @@ def test_the_unchanged_folder_loads(good):
     assert load_exported(good)(X).shape == (2, 1, 3)
 
 
+def test_a_folder_from_before_shapes_were_written_loads(folder):
+    rewrite(folder, lambda document: document["graphs"][0].pop("tensors"))
+    assert load_exported(folder)(X).shape == (2, 1, 3)
+
+
 def test_code_in_a_graph_with_a_correct_checksum_runs_only_with_trust(folder, tmp_path, capsys):
     """The author of a folder writes its checksums too. `ripe predict` runs no code from it without --trust."""
     mark, recording = tmp_path / "made-by-code", tmp_path / "clip.npz"

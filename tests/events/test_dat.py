@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 import slow
-from makers import DAT, as_events, dat, refused, words
+from makers import DAT, as_events, dat, refused, small, words
+
+from raising import raises
+from ripe_mambaspike.errors import ConfigError, ReadError
+from ripe_mambaspike.events import read
 
 WITHOUT_SIZE = b"% Data file containing Event2D events.\n% Version 2\n"
 
@@ -55,3 +59,51 @@ def test_a_size_the_header_does_not_give(read_bytes, corner, size):
 )
 def test_invalid_type_and_size(saved, pair, field, values):
     refused(saved(WITHOUT_SIZE + pair), field, *values)
+
+
+@pytest.mark.parametrize("pair", [b"", b"\x0c\x08", b"\x00\x08"])
+def test_without_a_header(read_bytes, pair):
+    """The format and the size are given; type and size of an event may be there or not."""
+    data = random_events(50)
+    recording = read_bytes(pair + data, format="dat", sensor_size=(304, 240))
+    np.testing.assert_array_equal(recording.events, as_events(slow.dat(data)[0]))
+    assert (recording.format, recording.sensor_size) == ("dat", (304, 240))
+    assert recording.metadata["sensor_size_from"] == "the caller"
+
+
+def test_a_header_counts_where_there_is_one(read_bytes):
+    data = random_events(20)
+    recording = read_bytes(DAT + data, format="dat")
+    np.testing.assert_array_equal(recording.events, as_events(slow.dat(data)[0]))
+    assert recording.metadata["sensor_size_from"] == "the file"
+
+
+def test_what_a_file_without_a_header_needs(saved):
+    path = saved(random_events(20), "a.dat")
+    with raises(ReadError, "sensor_size", path):
+        read(path, format="dat")
+    with raises(ReadError, "format", path):
+        read(path, sensor_size=(304, 240))
+    cut = saved(random_events(20)[:-3], "cut.dat")
+    with raises(ReadError, path=cut):
+        read(cut, format="dat", sensor_size=(304, 240))
+
+
+@pytest.mark.parametrize("name", ["evt2", "evt3"])
+def test_other_files_without_a_header(saved, name):
+    file_name, data = small(name)
+    whole = read(saved(data, file_name))
+    lines = [line for line in data.split(b"\n") if line.startswith(b"%")]
+    path = saved(data[sum(len(line) + 1 for line in lines) :], "bare.raw")
+    with raises(ReadError, "sensor_size", path):
+        read(path, format=name)
+    np.testing.assert_array_equal(read(path, format=name, sensor_size=whole.sensor_size).events, whole.events)
+
+
+@pytest.mark.parametrize("name", ["npy", "npz", "aedat2", "aedat3", "text"])
+def test_a_format_that_is_known_by_its_beginning_is_not_forced(saved, name):
+    path = saved(random_events(20), "a.dat")
+    with raises(ReadError, "format", path):
+        read(path, format=name, sensor_size=(304, 240))
+    with raises(ConfigError, "format"):
+        read(path, format="prophesee")

@@ -100,7 +100,7 @@ def test_the_page_plays_uploads_and_predicts(browser, serve, tmp_path, classifie
     bad.write_bytes(b"nothing like events")
     browser.upload(bad)
     browser.until("document.getElementById('notice').textContent.startsWith('bad.npz: ')")
-    assert [line for line in browser.console if "422" not in line] == []
+    assert [line for line in browser.console if "400" not in line] == []
     browser.choose(0)
     browser.until("document.getElementById('facts').textContent.startsWith('a_long.npz')")
     browser.until("document.getElementById('notice').hidden")

@@ -50,7 +50,7 @@ REQUESTS = {
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 }  # fmt: skip
 
-STATUSES = (b"", b"200", b"400", b"403", b"404", b"405", b"415", b"422", b"426", b"431")  # none: it was closed
+STATUSES = (b"", b"200", b"400", b"403", b"404", b"405", b"415", b"426", b"431")  # none: it was closed
 
 
 def ask(running, data):

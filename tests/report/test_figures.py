@@ -61,11 +61,11 @@ def test_what_was_trained_here_has_panels_of_its_own(tmp_path):
         arm("not-ended", (), parameters={}),
     ]
     store_study(tmp_path, "peers", {"sim-cifar10": arms})
-    axes = pareto.draw_pareto(tmp_path).axes[5]
+    axes = pareto.draw_pareto((tmp_path,)).axes[5]
     assert points(axes, "*") == [(0.87, 71.0)]
     assert points(axes, "o") == [(2.57, 65.5)]
     assert points(axes, "s") == [(36.0, 50.0)]
-    assert len(pareto.draw_pareto(tmp_path).axes) == 9
+    assert len(pareto.draw_pareto((tmp_path,)).axes) == 9
     assert len(pareto.draw_pareto().axes) == 6
 
 
@@ -121,12 +121,12 @@ def test_bars_of_classes(run_folder):
 
 def test_measured_figures(tmp_path):
     store_costs(tmp_path)
-    bars = costs.draw_latency(tmp_path).axes[1].patches
+    bars = costs.draw_latency((tmp_path,)).axes[1].patches
     assert [bar.get_width() for bar in bars] == [8, 12, 8, 2, 1.5]
-    time, _, width = costs.draw_attention_cost(tmp_path).axes
+    time, _, width = costs.draw_attention_cost((tmp_path,)).axes
     assert [bar.get_height() for bar in time.patches[:3]] == pytest.approx([6, 1.5, 0.3])
     assert list(width.lines[0].get_ydata()) == [3, 6, 12]
-    training = costs.draw_resolution(tmp_path).axes[0]
+    training = costs.draw_resolution((tmp_path,)).axes[0]
     assert list(training.lines[0].get_ydata()) == [25.4, 25.4, 10.3, 0.8]  # as printed
     assert list(training.lines[1].get_ydata()) == [100] * 4
 
@@ -148,7 +148,7 @@ def test_the_rate_loss_by_its_weight(tmp_path):
         )
     ]
     store_study(tmp_path, "rate-loss", {"gestures-hard": arms})
-    axes, rates = studied.draw_rate_loss(tmp_path).axes
+    axes, rates = studied.draw_rate_loss((tmp_path,)).axes
     assert list(axes.lines[0].get_ydata()) == [65.0, 70.5, 61.0]
     assert list(rates.lines[0].get_ydata()) == [0.12, 0.1, 0.05]
 

@@ -30,7 +30,7 @@ def test_every_cell_is_on_the_page(results, tmp_path, reader):
     tables = [paper_table(number, results=results) for number in (2, 6, 20)]
     missing = DrawnFigure("rate-loss", FIGURES["rate-loss"], None, "", "not run <yet>")
     path = tmp_path / "page.html"
-    path.write_bytes(make_paper(tables, other_studies(results), [missing], results))
+    path.write_bytes(make_paper(tables, other_studies((results,)), [missing], (results,)))
     page = reader(path)
     for table in tables:
         section = page.section(f"table-{table.number}")
@@ -48,7 +48,7 @@ def test_the_page_loads_nothing(results, tmp_path, reader):
     uri = "data:image/svg+xml;base64,AAAA"
     drawn = DrawnFigure("pareto", FIGURES["pareto"], uri, "")
     path = tmp_path / "page.html"
-    path.write_bytes(make_paper([paper_table(10)], [], [drawn], None))
+    path.write_bytes(make_paper([paper_table(10)], [], [drawn], ()))
     page = reader(path)
     loaded = [attributes[key] for _, attributes in page.tags for key in ("src", "href") if attributes.get(key)]
     assert all(link.startswith(("data:", "#")) for link in loaded)

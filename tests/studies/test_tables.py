@@ -92,7 +92,7 @@ def test_rows_that_were_counted_with_64_tokens(without_results):
 
 
 def test_what_is_missing_is_named(without_results):
-    assert without_results[2].missing == ("no stored results: run ripe study components, then add --results runs",)
+    assert "ripe study components" in without_results[2].missing[0]
     assert "ripe bench paper" in without_results[16].missing[0]
     assert "--run" in without_results[15].missing[0]
     assert without_results[20].missing == ()
@@ -246,6 +246,33 @@ def test_the_newest_benchmark_of_a_device_counts(empty):
     table = paper_table(17, results=empty)
     assert value(table, "Mamba-Spike", "B 1, ms, NVIDIA H200") == 8.0
     assert value(table, "Mamba-Spike", "B 1, ms, RTX 3050") == 20.0
+
+
+def test_several_folders_of_results(components, tmp_path_factory):
+    """What is in both counts as the last folder has it, and the table says where it was read."""
+    more = tmp_path_factory.mktemp("runs")
+    store_study(more, "neuron-mixes", {"gestures-hard": [arm("lif-lif-lif", (60.0, 62.0), effect=effect(-1.0))]})
+    both = [components, more]
+    assert cell(paper_table(2, results=both), "A1", "top-1 on sim-cifar10").numbers["mean"] == 68.5
+    assert "top-1 on gestures-hard" in {column.name for column in paper_table(12, results=both).columns}
+    store_study(more, "components", {"sim-cifar10": [arm("no-attention", (50.0, 51.0), effect=effect(-1.0))]})
+    for folders, mean in ((both, 50.5), (both[::-1], 68.5)):
+        table = paper_table(2, results=folders)
+        assert cell(table, "A1", "top-1 on sim-cifar10").numbers["mean"] == mean
+        assert folders[-1].name in table.sources[-1]
+        assert folders[0].name not in table.sources[-1]
+    store_costs(components, scale=1.0, date="2026-11-19 01:00 UTC")
+    store_costs(more, scale=3.0, date="2026-11-18 01:00 UTC")
+    assert value(paper_table(17, results=both), "Mamba-Spike", "B 1, ms, NVIDIA H200") == 12.0
+
+
+def test_the_stored_results_and_others(components):
+    """`stored` stands for the default folder; a path is never the word."""
+    added, alone = paper_table(1, results=["stored", components]), paper_table(1)
+    assert added.to_dict() == alone.to_dict()
+    assert paper_table(2, results=("stored", str(components))).to_dict() == paper_table(2, results=components).to_dict()
+    with raises(InputError, field="results"):
+        paper_table(2, results=[components / "stored"])
 
 
 def test_a_benchmark_at_other_sizes_is_refused(empty):

@@ -129,12 +129,14 @@ def read_log():
 
 @pytest.fixture(scope="session")
 def outcome():
-    """What two runs by one recipe must share: every byte of the picked network, the log and the result."""
+    """What two runs by one recipe must share: every byte of both networks, the log and the result."""
 
     def read(folder):
         result = json.loads((folder / "result.json").read_text())
         log = [{name: cell for name, cell in row.items() if name not in TIMED} for row in _log(folder)]
-        best = {path.name: path.read_bytes() for path in sorted((folder / "best").iterdir())}
-        return {"best": best, "log": log, "result": {**result, "seconds": None}}
+        best, last = (
+            {path.name: path.read_bytes() for path in sorted((folder / name).iterdir())} for name in ("best", "last")
+        )
+        return {"best": best, "last": last, "log": log, "result": {**result, "seconds": None}}
 
     return read

@@ -138,11 +138,11 @@ def test_the_saved_recipe_alone_starts_a_new_run(unfinished, tiny_words, monkeyp
     words = ["--no-report", "--set", "schedule.epochs=1"]
     assert main(["train", str(unfinished / "recipe.yaml"), *words]) == 0
     assert contents(unfinished) == before
-    assert (tmp_path / "runs" / "tiny" / "result.json").exists()
+    assert (tmp_path / "runs" / "tiny-1" / "result.json").exists()
     (tmp_path / "mine").mkdir()
     recipe = load_recipe(unfinished / "recipe.yaml")
     data = type(recipe.data)(**{**vars(recipe.data), "store": None})
     save_recipe(type(recipe)(**{**vars(recipe), "name": "own", "data": data}), tmp_path / "mine" / "recipe.yaml")
     assert main(["train", str(tmp_path / "mine" / "recipe.yaml"), "--resume", *words]) == 0
-    assert (tmp_path / "runs" / "own" / "result.json").exists()
+    assert (tmp_path / "runs" / "own-1" / "result.json").exists()
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["recipe.yaml"]

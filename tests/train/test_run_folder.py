@@ -10,13 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from raising import raises
+from ripe_mambaspike import load, predict
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.errors import DataError, RipeError, WeightsError
+from ripe_mambaspike.events.recording import Recording, RecordingWarning, make_events
 from ripe_mambaspike.files import locked
 from ripe_mambaspike.models import labels
 from ripe_mambaspike.models.labels import find_checkpoint, read_labels
@@ -178,14 +181,19 @@ def test_a_stopped_run_resumes_to_the_same_result(tiny, go, outcome, tmp_path, s
         assert (tmp_path / "run" / "last").is_dir()
     go(recipe, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
-    assert not (tmp_path / "run" / "last").exists()
+    assert contents(tmp_path / "run" / "last") == contents(tmp_path / "whole" / "last")
     assert find_checkpoint(tmp_path / "run") == tmp_path / "run" / "best"
 
 
 def test_a_stopped_run_keeps_its_selected_network(tiny, go, caplog, tmp_path):
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=stop_after(4))
-    assert not (tmp_path / "run" / "last").exists()
+    weights, state = (
+        from_pretrained(tmp_path / "run" / "last").head.weight,
+        last_checkpoint(tmp_path / "run" / "checkpoints"),
+    )
+    assert torch.equal(weights, state.tensors["model.head.weight"])  # of step 4, where best/ has that of step 3
+    assert not torch.equal(weights, from_pretrained(tmp_path / "run" / "best").head.weight)
     assert find_checkpoint(tmp_path / "run") == tmp_path / "run" / "best"
     assert "1 epochs" in caplog.text
 
@@ -229,6 +237,30 @@ def test_a_full_disk_for_the_unfinished_network_is_only_logged(tiny, go, monkeyp
     assert "no room" in caplog.text
     assert last_checkpoint(tmp_path / "run" / "checkpoints") is not None
     assert not (tmp_path / "run" / "last").exists()
+
+
+@pytest.mark.parametrize(
+    "how", [(), ("run.validate_every=2", "run.ema_decay=0.5"), LAST_EPOCH], ids=["", "second", "last"]
+)
+def test_last_is_a_whole_network_after_every_epoch(tiny, go, watching, tmp_path, how):
+    """Beside best/, during the run and after it; what it is after an epoch does not depend on validation."""
+    folder, seen = tmp_path / "run", []
+
+    def look(trainer):
+        model = from_pretrained(folder / "last")
+        seen.append(read_labels(folder / "last").epoch)
+        with trainer.average.swapped_in() if trainer.average else nullcontext():
+            wanted = dict(trainer.model.named_parameters())
+            assert all(torch.equal(value, wanted[name]) for name, value in model.named_parameters())
+        assert (folder / "best").exists() == (not how or seen[-1] % 2 == 0)
+
+    go(tiny(*how), folder, watching(on_epoch=look))
+    assert seen == [1, 2]
+    assert sorted(contents(folder / "last")) == ["config.json", "labels.json", "model.safetensors"]
+    assert read_labels(folder / "last").epoch == 2
+    clip = Recording(make_events([1, 9, 3, 4], [2, 3, 15, 0], [0, 10, 20, 30], [0, 1, 0, 1]), (16, 16))
+    with pytest.warns(RecordingWarning):  # it is far too short
+        assert predict(load(folder / "last"), clip).label in load(folder).class_names
 
 
 # Threads.

@@ -17,7 +17,6 @@ from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.models.accuracy import Evaluation
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train import training_run as run
 from ripe_mambaspike.train.callback import TrainingStopped
@@ -136,10 +135,12 @@ def test_when_the_test_part_is_read(tiny, go, opened, watching, tmp_path, protoc
 
 
 def test_without_a_validation_part_the_last_epoch_is_taken(tiny, go, read_log, tmp_path, monkeypatch):
-    saved = []
-    monkeypatch.setattr(run, "recalibrate", lambda *given: saved.append(recalibrate(*given)))
+    saved, save = [], run.TrainingRun._save_network
+    monkeypatch.setattr(
+        run.TrainingRun, "_save_network", lambda self, *given: saved.append(given) or save(self, *given)
+    )
     result = go(tiny(*ONE_STEP, "data.validation=false"), tmp_path / "run")
-    assert len(saved) == 1  # nothing is picked before
+    assert saved == [("last", 1), ("best", 2), ("last", 2)]  # nothing is picked before
     assert (result["picked_on"], result["epoch"]) == ("last epoch", 2)
     assert [row["val_top1"] for row in read_log(tmp_path / "run")] == ["", ""]
 
@@ -171,6 +172,7 @@ def test_the_folder(finished):
     assert sorted(path.name for path in finished.iterdir() if not path.name.startswith("events.out")) == [
         "best",
         "checkpoints",
+        "last",
         "log.csv",
         "recipe.yaml",
         "result.json",

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from ripe_mambaspike.cli.output import console, print_table
-from ripe_mambaspike.command_options import Counts, Folder, option
+from ripe_mambaspike.command_options import Counts, Folder, Results, option
 from ripe_mambaspike.errors import ConfigError
 
 
@@ -27,23 +27,25 @@ class FigureCommand:
     """For attention: a recording. Default: a simulated hand clap."""
     steps: Counts = field(default_factory=lambda: [2, 6, 10, 14])
     """For attention: the steps that are shown, counted from 1."""
-    results: Folder = None
-    """Folder of stored results. Default: benchmarks/results of the checkout."""
+    results: Results = field(default_factory=list)
 
     def run(self) -> int:
         from ripe_mambaspike import draw_figure
         from ripe_mambaspike.report.figures.draw import FIGURES, find_figure
+        from ripe_mambaspike.studies.tables.stored import folder_name, result_folders
 
         if self.name == "list":
             rows = [(name, kind.title, kind.paper, ", ".join(kind.uses)) for name, kind in FIGURES.items()]
             print_table(console(), "Figures", ("name", "shows", "in the paper", "drawn from"), rows, left=4)
             return 0
-        find_figure(self.name)
+        kind = find_figure(self.name)
         if self.out is None:
             raise ConfigError.expected("--out", "a .pdf, .svg or .png file", "none")
         made = draw_figure(
             self.name, self.out, run=self.run_folder, network=self.network, recording=self.recording, steps=self.steps,
-            results=self.results,
+            results=self.results or None,
         )  # fmt: skip
         print(f"figure {made}")
+        if "results" in kind.uses:
+            print(f"results {', '.join(map(folder_name, result_folders(self.results or None))) or 'none'}")
         return 0

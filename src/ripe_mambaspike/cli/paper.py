@@ -1,13 +1,13 @@
 """`ripe paper`: all tables and figures of the paper, with ours beside them, as one page."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from ripe_mambaspike.cli.progress import progress_bar
-from ripe_mambaspike.command_options import Folder, option
+from ripe_mambaspike.command_options import Folder, Results, option
 
 
 @dataclass
@@ -19,8 +19,7 @@ class PaperCommand:
 
     out: Annotated[Path, option("DIR")]
     """The folder to write into."""
-    results: Folder = None
-    """Folder of stored results. Default: benchmarks/results of the checkout."""
+    results: Results = field(default_factory=list)
     run_folder: Annotated[Path | None, tyro.conf.arg(name="run"), option("RUN")] = None
     """The folder of a run, for firing rates and accuracy by class."""
     network: Folder = None
@@ -33,8 +32,8 @@ class PaperCommand:
 
         with progress_bar() as update:
             page = write_paper(
-                self.out, results=self.results, run=self.run_folder, network=self.network, recording=self.recording,
-                progress=update,
+                self.out, results=self.results or None, run=self.run_folder, network=self.network,
+                recording=self.recording, progress=update,
             )  # fmt: skip
         print(f"paper {page}")
         return 0

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from ripe_mambaspike.cli.network_options import NetworkOptions
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_warnings, printable
+from ripe_mambaspike.cli.picture_names import PictureNames
 from ripe_mambaspike.cli.progress import progress_bar
-from ripe_mambaspike.command_options import Count, Flag, Json, Number, option
+from ripe_mambaspike.command_options import Count, Flag, FormatName, Json, Number, option
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.files import write_file
 
@@ -42,20 +43,29 @@ class PredictCommand(NetworkOptions):
     """Also predict N test recordings of the dataset it was trained on, of different classes."""
     time_steps: Count = None
     """Time bins of a recording. Default: as in training."""
+    format: FormatName = None
     trust: Flag = False
     """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
     csv: Annotated[Path | None, option("FILE")] = None
     """Also write a table, one row a recording: file, class, probability. It is written at the end, whole or not at all;
     the row of a recording that failed has no class."""
+    save: Annotated[Path | None, option("DIR")] = None
+    """Also write a picture of every recording into a new or empty folder: event frames, the predicted class, and the
+    probabilities over time."""
     json: Json = False
 
     def run(self) -> int:
+        from ripe_mambaspike.events.reading import find_format
+
         if not self.recordings and not self.held_out:
             raise InputError("recordings: expected at least one, got none", field="recordings")
         if self.held_out < 0:
             raise InputError(f"--held-out: expected 0 or more, got {self.held_out}", field="--held-out")
         _check_csv(self.csv)
+        if self.format is not None:
+            find_format(self.format)
         recordings = _find_all(self.recordings, self.csv)
+        pictures = None if self.save is None else PictureNames(self.save, self.recordings)
         classifier = self.load(time_steps=self.time_steps, trust=self.trust)
         out = console()
         keys = ClassStyles()
@@ -64,17 +74,17 @@ class PredictCommand(NetworkOptions):
         for path in recordings:
             try:
                 with progress_bar(f"predicting {printable(path)} …"):
-                    recording, prediction = _predict(classifier, path)
+                    recording, prediction = _predict(classifier, path, self.format)
             except RipeError as error:
                 if len(recordings) == 1:
                     raise
                 failed.append({"file": printable(path), "error": str(error)})
                 print_message(str(error))
                 continue
-            made.append(_row(path, recording, prediction))
+            made.append({**_row(path, recording, prediction), **_save(pictures, path, recording, prediction)})
             if not self.json:
                 _show(out, path, prediction, keys)
-        made += self._held_out(classifier, out, keys)
+        made += self._held_out(classifier, out, keys, pictures)
         if self.csv is not None:
             write_file(self.csv, _table([*made, *failed], recordings), field="csv")
         if self.json:
@@ -88,15 +98,21 @@ class PredictCommand(NetworkOptions):
                     "failed": failed,
                 }
             )
-        elif self.csv is not None:
-            out.print(escape(f"Written: {printable(self.csv)}"), soft_wrap=True)
+        else:
+            written = [] if self.csv is None else [printable(self.csv)]
+            if self.save is not None and made:
+                written.append(f"{len(made)} pictures in {printable(self.save)}")
+            if written:
+                out.print(escape(f"Written: {', '.join(written)}"), soft_wrap=True)
         if failed:
             names = ", ".join(one["file"] for one in failed)
             ending = "; the others were predicted" if made else ""
             print_message(f"{len(failed)} of {len(recordings)} recordings failed: {names}{ending}")
         return 2 if failed else 0
 
-    def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
+    def _held_out(
+        self, classifier: "Classifier", out: Console, keys: "ClassStyles", pictures: PictureNames | None
+    ) -> list[dict[str, Any]]:
         """Test recordings of the dataset in the recipe of the run that the network or the export belongs to."""
         if not self.held_out:
             return []
@@ -117,7 +133,8 @@ class PredictCommand(NetworkOptions):
         for recording, label, name in held_out(settings, self.held_out):
             with print_warnings():
                 prediction = predict(classifier, recording)
-            made.append({**_row(Path(name), recording, prediction), "true": label})
+            row = {**_row(Path(name), recording, prediction), "true": label}
+            made.append({**row, **_save(pictures, Path(f"{name} ({label})"), recording, prediction)})
             if not self.json:
                 _show(out, Path(f"{name} ({label})"), prediction, keys)
         return made
@@ -173,19 +190,31 @@ class ClassStyles:
         return self._order.setdefault(label, len(self._order))
 
 
-def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
+def _predict(classifier: "Classifier", path: Path, format: str | None) -> "tuple[Recording, Prediction]":
     """The recording as it was binned, and the prediction; an error always names the file."""
     from ripe_mambaspike.inference.classifier import read_recording
     from ripe_mambaspike.inference.predict import predict
 
     try:
         with print_warnings():
-            recording = read_recording(classifier, path)
+            recording = read_recording(classifier, path, format)
             return recording, predict(classifier, recording)
     except RipeError as error:
         if str(path) in str(error):
             raise
         raise InputError(f"{path}: {error}") from error
+
+
+def _save(
+    pictures: PictureNames | None, path: Path, recording: "Recording", prediction: "Prediction"
+) -> dict[str, str]:
+    """Write the picture of a prediction, if there is a folder for it; its path for the JSON document."""
+    from ripe_mambaspike import view_prediction
+
+    if pictures is None:
+        return {}
+    made = view_prediction(recording, prediction, pictures.next(path), title=printable(Path(path.name)))
+    return {"picture": printable(made)}
 
 
 def _row(path: Path, recording: "Recording", prediction: "Prediction") -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`ripe table`: a table of the paper with ours beside it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import tyro
 
 from ripe_mambaspike.cli.output import console, print_json
-from ripe_mambaspike.command_options import Flag, Folder, Json, option
+from ripe_mambaspike.command_options import Flag, Json, Results, option
 from ripe_mambaspike.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class TableCommand:
 
     number: Annotated[int | None, tyro.conf.Positional, option("N")] = None
     """The table's number, 1 to 20."""
-    results: Folder = None
-    """Folder of stored results. Default: benchmarks/results of the checkout."""
+    results: Results = field(default_factory=list)
     run_folder: Annotated[Path | None, tyro.conf.arg(name="run"), option("RUN")] = None
     """For Table 15: the folder of a run."""
     csv: Flag = False
@@ -52,7 +51,7 @@ class TableCommand:
         if self.csv + self.markdown + self.json > 1:
             raise ConfigError.expected("--json", "one of --csv, --markdown and --json", "several")
         if self.number is None:
-            made = [paper_table(number, results=self.results) for number in NUMBERS]
+            made = [paper_table(number, results=self.results or None) for number in NUMBERS]
             if self.json:
                 print_json([table.to_dict() for table in made])
             elif self.csv or self.markdown:
@@ -60,7 +59,7 @@ class TableCommand:
             else:
                 _list(made)
             return 0
-        table = paper_table(self.number, results=self.results, run=self.run_folder)
+        table = paper_table(self.number, results=self.results or None, run=self.run_folder)
         if self.json:
             print_json(table.to_dict())
         elif self.csv or self.markdown:

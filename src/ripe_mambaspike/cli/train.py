@@ -66,7 +66,8 @@ class TrainCommand:
     grid: GridSide = None
     protocol: Protocol = None
     out: Folder = None
-    """The run's folder. Default: runs/NAME; with --resume and the recipe.yaml of a run, the folder of that run."""
+    """The run's folder. Default: the next of runs/NAME-1, runs/NAME-2, …; with --resume the newest of them that has not
+    ended or, with the recipe.yaml of a run, the folder of that run."""
     resume: Literal["auto", "off"] = "off"
     """With auto, or without a value, resume the run in that folder if there is one, and start it otherwise."""
     report: Annotated[bool, option(text="Do not write report.html at the end.")] = True
@@ -78,7 +79,7 @@ class TrainCommand:
         from ripe_mambaspike.train.callback import TrainingStopped
         from ripe_mambaspike.train.distributed import process_group, processes_from_environment
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
-        from ripe_mambaspike.train.run_folder import RECIPE_FILE, default_folder
+        from ripe_mambaspike.train.run_folder import RECIPE_FILE, chosen_folder
 
         processes = processes_from_environment()
         if not processes.is_first:
@@ -86,12 +87,17 @@ class TrainCommand:
         resume = self.resume == "auto"
         base = load_recipe(self.recipe)
         recipe = with_settings(base, [*self.set, *self._start_settings(), *short_settings(self)])
-        folder = self.out or default_folder(replace(base, name=recipe.name), self.recipe, resume)
+        named = replace(base, name=recipe.name)
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
         device = choose_device(recipe.run.device, "run.device").type
         with stop_on_signal(quiet=not processes.is_first) as requested, callback:
             try:
-                with process_group(processes, device):
+                with (
+                    process_group(processes, device),
+                    chosen_folder(self.out, named, self.recipe, resume, processes) as folder,
+                ):
+                    if self.out is None and processes.is_first:
+                        callback.announced = folder
                     result = train(
                         recipe, folder, resume=resume, callback=callback, stop_requested=requested,
                         processes=processes,
@@ -175,6 +181,7 @@ class ProgressCallback:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
+        self.announced: Path | None = None  # a folder that was chosen for the user, named also where it is quiet
         self._bar = ExitStack()
         self._update: ProgressUpdate | None = None
         self._selecting = "val"  # the clips that the network is selected on
@@ -193,6 +200,8 @@ class ProgressCallback:
             print(line, file=sys.stderr, flush=True)
 
     def on_train_begin(self, recipe: "Recipe", data: dict[str, Any], trainer: "Trainer") -> None:
+        if self.announced is not None:
+            print(f"run folder {self.announced}", file=sys.stderr, flush=True)
         sizes = ", ".join(f"{part} {data[part]}" for part in ("train", "val", "test"))
         self.on_message(
             f"{recipe.name}: {data['dataset']} ({data['partition']}, store {data['store']}), {sizes}; "

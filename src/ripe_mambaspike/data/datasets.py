@@ -76,6 +76,8 @@ def prepare_dataset(
     partial: bool = False,
     lists: Path | None = None,
     test_share: float | None = None,
+    labels: str | Path | None = None,
+    format: str | None = None,
     sensor_size: tuple[int, int] | None = None,
     time_unit: str | None = None,
     crop: Crop | None = None,
@@ -83,14 +85,15 @@ def prepare_dataset(
 ) -> PreparedDataset:
     """Decode a dataset into a store that is mapped into memory; an interrupted run continues where it was.
 
-    `name` is one of `list_datasets()`, or "folder" for your own recordings as CLASS/RECORDING. The store is
+    `name` is one of `list_datasets()`, or "folder" for your own recordings, as CLASS/RECORDING or with `labels`, a CSV
+    file with the columns file, label and, if any, split. The store is
     `root`/.ripe unless `store` is given. `ripe data prepare --help` says what the other options mean.
     """
     root = Path(os.fspath(root))
     workers = count_workers(workers)
     listing = list_dataset(
         name, root, partial=partial, lists=lists, test_share=test_share, sensor_size=sensor_size, time_unit=time_unit,
-        crop=crop,
+        crop=crop, labels=None if labels is None else Path(labels), format=format,
     )  # fmt: skip
     made = prepare(
         listing, root, store_folder(root, store), workers=workers, strict=strict, skip_unreadable=skip_unreadable,

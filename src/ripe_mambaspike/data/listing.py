@@ -60,6 +60,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # what it was listed with
     passed_over: tuple[str, ...] = ()  # files that are not recordings
+    format: str | None = None  # of its files; None: recognized by content
     crop: tuple[int, int, int, int] | None = None  # (x, y, width, height) of the sensor that is kept; None: all of it
 
     @property

@@ -39,6 +39,7 @@ class FileShardTask(ShardTask):
     strict: bool
     skip_unreadable: bool = False
     crop: Crop | None = None
+    format: str | None = None
 
     @property
     def names(self) -> list[str]:
@@ -122,6 +123,7 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
         "cuts": describe_partitions(listing),
         "notes": listing.notes,
         **({} if listing.crop is None else {"crop": listing.crop}),
+        **({} if listing.format is None else {"format": listing.format}),
     }
     return key_of(facts)
 
@@ -152,7 +154,7 @@ def plan_file_shards(
             room = SHARD_BYTES
         groups[-1].append(source)
         room -= size
-    how = (listing.sensor_size, listing.time_unit, strict, skip, listing.crop)
+    how = (listing.sensor_size, listing.time_unit, strict, skip, listing.crop, listing.format)
     return [FileShardTask(number, folder, root, tuple(group), *how) for number, group in enumerate(groups)]
 
 
@@ -192,7 +194,7 @@ def _read_source(task: FileShardTask, source: SourceFile) -> tuple[Recording, li
     path = task.root / source.path
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recording = read(path, sensor_size=task.sensor_size, time_unit=task.time_unit)
+        recording = read(path, sensor_size=task.sensor_size, time_unit=task.time_unit, format=task.format)
     ordered = _cropped(recording.ordered(), task.crop, path)
     parts = []
     for clip in source.clips:

@@ -25,10 +25,15 @@ class Conversion(NamedTuple):
 
 
 def describe_recording(
-    path: str | Path, *, sensor_size: Size | None = None, time_unit: str | None = None, strict: bool = False
+    path: str | Path,
+    *,
+    sensor_size: Size | None = None,
+    time_unit: str | None = None,
+    strict: bool = False,
+    format: str | None = None,
 ) -> dict[str, Any]:
     """Format, sensor, number of events, times and polarities of a recording, read in chunks."""
-    opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
+    opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict, format=format)
     first = last = None
     on = 0
     for piece in opened.pieces():
@@ -59,6 +64,7 @@ def convert_recording(
     sensor_size: Size | None = None,
     time_unit: str | None = None,
     strict: bool = False,
+    format: str | None = None,
     turn: bool = False,
     force: bool = False,
 ) -> Conversion:
@@ -70,7 +76,7 @@ def convert_recording(
     check_target(target)
     if not force and _exists(target):
         raise InputError.expected("target", "a new file, or --force to replace it", "one that exists", path=target)
-    recording = read(source, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
+    recording = read(source, sensor_size=sensor_size, time_unit=time_unit, strict=strict, format=format)
     if _exists(target) and target.samefile(source):
         raise InputError.expected("target", "another file than the recording", "the recording itself", path=target)
     if turn:

@@ -26,7 +26,7 @@ from ripe_mambaspike.events.recording import (
     is_size,
 )
 from ripe_mambaspike.events.region import SENSOR_SIZES, likely_size
-from ripe_mambaspike.events.registry import FORMATS
+from ripe_mambaspike.events.registry import FORMATS, EventFormat
 from ripe_mambaspike.events.source import (
     BASE_EVENT_BYTES,
     MAX_EXPANSION,
@@ -36,6 +36,7 @@ from ripe_mambaspike.events.source import (
     check_expansion,
     empty_events,
 )
+from ripe_mambaspike.own_modules import unknown_name
 
 HEAD_BYTES = 1 << 13
 MAX_METADATA_CHARS = 500  # of one entry; a header can have any number of characters
@@ -47,9 +48,13 @@ def read(
     sensor_size: tuple[int, int] | None = None,
     time_unit: str | None = None,
     strict: bool = False,
+    format: str | None = None,
 ) -> Recording:
-    """Read a whole recording. `sensor_size` (width, height) and `time_unit` are for formats that do not store them."""
-    opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
+    """Read a whole recording. `sensor_size` (width, height) and `time_unit` are for formats that do not store them.
+
+    `format` names the format instead of recognizing it by content, for example "dat" for a DAT file without its header.
+    """
+    opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict, format=format)
     pieces = list(opened.pieces())
     events = np.concatenate(pieces) if pieces else empty_events()
     opened.warn()
@@ -63,6 +68,7 @@ def read_chunks(
     sensor_size: tuple[int, int] | None = None,
     time_unit: str | None = None,
     strict: bool = False,
+    format: str | None = None,
 ) -> Iterator[Recording]:
     """Read a recording in chunks of `events` events (the last may have fewer), for files that are larger than memory.
 
@@ -70,7 +76,8 @@ def read_chunks(
     has the warnings and the metadata of the whole recording.
     """
     size = check_int("events", events, 1)
-    return _chunks(open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict), size)
+    opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict, format=format)
+    return _chunks(opened, size)
 
 
 def _chunks(opened: "OpenRecording", size: int) -> Iterator[Recording]:
@@ -94,17 +101,19 @@ def open_recording(
     sensor_size: tuple[int, int] | None = None,
     time_unit: str | None = None,
     strict: bool = False,
+    format: str | None = None,
 ) -> "OpenRecording":
     """Open a recording without reading its events."""
     options = ReadOptions(sensor_size, time_unit)
+    named = None if format is None else find_format(format)
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise InputError.expected("path", "the name of a file", path)
     path = Path(path)
     try:
         head, size = _head(path)
-        known = sorted(FORMATS.values(), key=lambda one: one.order)
+        known = sorted(FORMATS.values(), key=lambda one: one.order) if named is None else [named]
         for one in known:
-            if one.recognizes(head, path):
+            if (one is named and one.headerless) or one.recognizes(head, path):
                 return OpenRecording(path, one.open(path, options), options, strict, size)
     except ReadError as error:
         raise error.in_file(path) from error.__cause__
@@ -113,6 +122,13 @@ def open_recording(
     start = " ".join(f"{byte:02x}" for byte in head[:8])
     titles = ", ".join(one.title for one in known)
     raise ReadError.expected("format", f"one of {titles}", f"a file that starts with the bytes {start}", path=path)
+
+
+def find_format(name: str) -> EventFormat:
+    """The format of that name."""
+    if name not in FORMATS:
+        raise unknown_name("format", name, sorted(FORMATS))
+    return FORMATS[name]
 
 
 class OpenRecording:

@@ -34,6 +34,7 @@ class EventFormat:
     recognizes: Callable[[bytes, Path], bool]  # by the file's first bytes
     open_here: Opener
     order: int = 0  # formats without a magic number are tried last
+    headerless: bool = False  # files that are not recognized can be opened if the caller names the format
     isolated: bool = False  # decode in a separate process, since the package may crash or exhaust memory
     packages: tuple[str, ...] = ()  # imported before a file is opened
     optional_packages: tuple[str, ...] = ()
@@ -70,6 +71,7 @@ def register_format(
     title: str,
     recognizes: Callable[[bytes, Path], bool],
     order: int = 0,
+    headerless: bool = False,
     isolated: bool = False,
     packages: tuple[str, ...] = (),
     optional_packages: tuple[str, ...] = (),
@@ -77,7 +79,9 @@ def register_format(
     """Register the function that opens files of a format; the arguments are the fields of `EventFormat`."""
 
     def register(open_here: Opener) -> Opener:
-        FORMATS[name] = EventFormat(name, title, recognizes, open_here, order, isolated, packages, optional_packages)
+        FORMATS[name] = EventFormat(
+            name, title, recognizes, open_here, order, headerless, isolated, packages, optional_packages
+        )  # fmt: skip
         return open_here
 
     return register

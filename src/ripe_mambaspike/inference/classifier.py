@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from ripe_mambaspike.errors import InputError, RipeError, WeightsError
+from ripe_mambaspike.errors import InputError, ReadError, RipeError, WeightsError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, RecordingWarning
@@ -166,10 +166,19 @@ def make_classifier(
     )
 
 
-def read_recording(classifier: Classifier, path: str | Path) -> Recording:
-    """A recording of the network's sensor, cropped as the network bins it. An error always names the file."""
+def read_recording(classifier: Classifier, path: str | Path, format: str | None = None) -> Recording:
+    """A recording of the network's sensor, cropped as the network bins it. An error always names the file.
+
+    A file whose format is named may have no header; then it is one of the network's sensor.
+    """
+    size = classifier.sensor_size if classifier.sensor_given else None
     try:
-        recording = read(path, sensor_size=classifier.sensor_size if classifier.sensor_given else None)
+        try:
+            recording = read(path, sensor_size=size, format=format)
+        except ReadError as error:
+            if error.field != "sensor_size" or format is None or classifier.sensor_size is None or size is not None:
+                raise
+            recording = read(path, sensor_size=classifier.sensor_size, format=format)
         return fit_recording(classifier, replace(recording, metadata={**recording.metadata, "file": str(path)}))
     except RipeError as error:
         if str(path) in str(error):

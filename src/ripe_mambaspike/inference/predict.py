@@ -42,6 +42,7 @@ class Prediction:
     probability: float
     probabilities: dict[str, float]  # of all classes, in the order of the outputs
     timeline: tuple[TimelineStep, ...]  # one for each step; a single one for a network that classifies once
+    step_probabilities: tuple[tuple[float, ...], ...] = ()  # of all classes by the end of each step
 
     @property
     def runner_up(self) -> tuple[str, float] | None:
@@ -92,7 +93,8 @@ def predict_fitted(classifier: Classifier, recording: Recording) -> Prediction:
         for start, stop, row in zip(edges, edges[1:], running, strict=False)
     )
     shares, best = clip.tolist(), int(clip.argmax())
-    return Prediction(names[best], shares[best], dict(zip(names, shares, strict=True)), timeline)
+    steps = tuple(tuple(row) for row in running.tolist())
+    return Prediction(names[best], shares[best], dict(zip(names, shares, strict=True)), timeline, steps)
 
 
 def step_edges(recording: Recording, time_steps: int, bin_by: Literal["time", "count"]) -> list[int]:

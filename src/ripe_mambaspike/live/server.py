@@ -28,7 +28,7 @@ from ripe_mambaspike.live.library import (
 from ripe_mambaspike.live.limits import TRY_AGAIN_LATER_CODE, ConnectionCounter, ServerLimits, TokenBucket
 from ripe_mambaspike.live.messages import error_message
 from ripe_mambaspike.live.network import ServedNetwork
-from ripe_mambaspike.live.prediction_requests import PredictionRequests
+from ripe_mambaspike.live.prediction_requests import PredictionRequests, status_of
 from ripe_mambaspike.live.session import RecordingSession
 from ripe_mambaspike.live.viewer import Viewer
 from ripe_mambaspike.live.watched import PredictionWorker
@@ -119,7 +119,7 @@ def make_app(service: Service) -> "Starlette":
         except UploadError as error:
             return JSONResponse({"error": error.reason}, error.status, headers={"connection": "close"})
         except RipeError as error:
-            return JSONResponse({"error": str(error)}, 422)
+            return JSONResponse({"error": str(error)}, status_of(error))
 
     async def predict(request: "Request") -> "Response":
         try:

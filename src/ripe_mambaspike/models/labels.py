@@ -20,7 +20,7 @@ LABELS_FILE = "labels.json"
 FORMAT = "ripe-labels"
 VERSION = 4  # 3 says `cut` for `partition`, 2 also `steps` for `time_steps`; 1 has no sensor, duration and store
 BEST = "best"
-LAST = "last"  # of a run that was stopped before it picked one
+LAST = "last"  # of a run: the network after the last epoch, or where it was stopped
 CONFIG_FILE = "config.json"  # of `models.pretrained`
 EXPORT_FILE = "export.json"  # of `deploy.export`
 MAX_SENSOR_SIDE = 65536
@@ -120,7 +120,7 @@ def read_labels(folder: str | Path) -> Labels:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The folder with the network: the given one, or a run's `best`, or the `last` of one that was stopped before.
+    """The folder with the network: the given one, or a run's `best`, or its `last` where none was selected yet.
 
     A run that has not ended is used with a warning. Where there is no such folder, the name of a shipped network means
     that network.

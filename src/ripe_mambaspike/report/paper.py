@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ripe_mambaspike.report.figures.draw import FIGURES, FigureInputs, FigureKin
 from ripe_mambaspike.report.formatting import report_templates
 from ripe_mambaspike.studies.tables.make import NUMBERS, paper_table
 from ripe_mambaspike.studies.tables.overview import other_studies
-from ripe_mambaspike.studies.tables.stored import results_folder
+from ripe_mambaspike.studies.tables.stored import ResultFolders, folder_name, result_folders
 from ripe_mambaspike.studies.tables.table import PaperTable
 from ripe_mambaspike.studies.tables.text import to_csv, to_markdown
 from ripe_mambaspike.templating import render_page
@@ -39,7 +39,7 @@ class DrawnFigure:
 def write_paper(
     out: str | Path,
     *,
-    results: str | Path | None = None,
+    results: str | Path | Sequence[str | Path] | None = None,
     run: str | Path | None = None,
     network: str | Path | None = None,
     recording: str | Path | None = None,
@@ -50,14 +50,14 @@ def write_paper(
     Needs no GPU and no download: it counts parameters and operations, and reads what is stored. The page says what is
     missing.
 
-    results: folder of stored results, by default benchmarks/results of this checkout
+    results: folders of stored results as for `paper_table`, by default benchmarks/results of this checkout
     run: the folder of a run, for firing rates and accuracy by class
     network, recording: for filters and attention; by default the shipped gesture network on a simulated hand clap
     """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InputError.expected("out", "a folder", f"the file {folder}")
-    stored = results_folder(results)
+    stored = result_folders(results)
     tables = []
     for number in NUMBERS:
         progress(f"table {number} …")
@@ -80,7 +80,7 @@ def write_paper(
 
 
 def make_paper(
-    tables: list[PaperTable], others: list[PaperTable], figures: list[DrawnFigure], results: Path | None
+    tables: list[PaperTable], others: list[PaperTable], figures: list[DrawnFigure], results: ResultFolders
 ) -> bytes:
     """The HTML."""
     report_templates()  # its filters
@@ -102,7 +102,7 @@ def make_paper(
             ("made", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
             ("package", f"ripe-mambaspike {__version__}"),
             ("commit", commit() or "not in a checkout"),
-            ("stored results", "none" if results is None else "/".join(results.resolve().parts[-2:])),
+            ("stored results", ", ".join(map(folder_name, results)) or "none"),
         ],
     )
 

@@ -18,7 +18,7 @@ from ripe_mambaspike.train.run_folder import (
     RECIPE_FILE,
     RUN_FILES,
     check_same,
-    default_folder,
+    chosen_folder,
     lock_folder,
     with_checksum_of,
     with_choices_of,
@@ -41,8 +41,8 @@ def train(
 ) -> TrainingResult:
     """Train by a recipe (a `Recipe`, the name of a shipped one, or a .yaml file) and test the selected network.
 
-    out: the run's folder; by default runs/NAME or, to resume by the recipe.yaml of a run, the folder of that run. One
-        run at a time uses a folder.
+    out: the run's folder, which one run at a time uses; by default the next of runs/NAME-1, runs/NAME-2, … or, to
+        resume, that of the newest run of this name that has not ended, or of the run whose recipe.yaml was given
     resume: continue the run in that folder, where there is one; a run that has ended returns its result
     callback: is called after every step and epoch
     stop_requested: is asked after every step; when true, the state is saved and `TrainingStopped` raised
@@ -52,8 +52,14 @@ def train(
         check_recipe(recipe)
     else:
         recipe = load_recipe(recipe)
-    folder = default_folder(recipe, given, resume) if out is None else Path(out)
     callback = callback or SilentCallback()
+    if out is None:
+        with chosen_folder(None, recipe, given, resume, processes) as chosen:
+            callback.on_message(f"run folder {chosen}")
+            return train(
+                recipe, chosen, resume=resume, callback=callback, stop_requested=stop_requested, processes=processes
+            )  # fmt: skip
+    folder = Path(out)
     with lock_folder(folder, processes), run_threads(recipe.run.threads):
         begun = any((folder / name).exists() for name in RUN_FILES)
         if begun and not resume:

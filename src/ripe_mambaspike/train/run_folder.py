@@ -3,8 +3,9 @@
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ripe_mambaspike.errors import MAX_VALUE_CHARS, ConfigError, DataError, one_
 from ripe_mambaspike.files import locked, make_folder, remove_leftovers, write_file
 from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult
 from ripe_mambaspike.models.labels import BEST
-from ripe_mambaspike.train.distributed import Processes
+from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes
 from ripe_mambaspike.train.recipe import AUTO, RESUMABLE_FIELDS, Recipe
 from ripe_mambaspike.train.recipes import difference, leaf_values
 from ripe_mambaspike.yaml_text import yaml_value
@@ -22,11 +23,13 @@ from ripe_mambaspike.yaml_text import yaml_value
 LOG = logging.getLogger("ripe_mambaspike")
 RECIPE_FILE, LOG_FILE, LOCK_FILE, CHECKPOINTS = "recipe.yaml", "log.csv", ".lock", "checkpoints"
 RUN_FILES = (RECIPE_FILE, CHECKPOINTS, RESULT_FILE, BEST)  # a folder with one of them has a run
+RUNS = Path("runs")
 MAX_CHANGES_SHOWN = 3
 WRITTEN_FILES = {  # folders in that of a run, and what is written there
     ".": r"recipe\.yaml|log\.csv|result\.json|report\.html|best|last",
     "checkpoints": r"step-\d{9}-\d{9}\.safetensors",
     "best": r"config\.json|model\.safetensors|labels\.json",
+    "last": r"config\.json|model\.safetensors|labels\.json",
 }
 
 
@@ -53,16 +56,71 @@ def lock_folder(folder: Path, processes: Processes) -> Iterator[None]:
         yield
 
 
-def default_folder(recipe: Recipe, given: str | Path | Recipe, resume: bool) -> Path:
-    """The folder of a run if none is named: runs/NAME or, to resume by the recipe that a run saved, that run's folder.
+@contextmanager
+def chosen_folder(
+    out: Path | None, recipe: Recipe, given: str | Path | Recipe, resume: bool, processes: Processes = SINGLE_PROCESS
+) -> Iterator[Path]:
+    """The folder of a run, if `out` names none; `recipe` is the one that was `given` by its name, file or value.
 
-    `recipe` is the one that was `given` by its name, file or value.
+    A new run has the next of runs/NAME-1, runs/NAME-2, …, which is made here, so that two processes never share one; it
+    is removed again if an error leaves it empty. To resume by the recipe that a run saved, it is that run's folder;
+    otherwise that of the newest run of this name that has not ended.
     """
+    if out is not None:
+        yield out
+        return
     if resume and not isinstance(given, Recipe) and (path := Path(given)).name == RECIPE_FILE:
         saved_by_run = recipe.data.store is not None or (path.parent / CHECKPOINTS).exists()
         if saved_by_run and path.is_file():
-            return path.parent
-    return Path("runs") / recipe.name
+            yield path.parent
+            return
+    runs = numbered_runs(recipe.name)
+    if resume and runs:
+        yield _newest_unfinished(recipe.name, runs)
+        return
+    processes.wait()  # all have looked before one makes a folder
+    number = processes.max(_make_next(recipe.name, max(runs, default=0) + 1) if processes.is_first else 0)
+    folder = RUNS / f"{recipe.name}-{number}"
+    try:
+        yield folder
+    except BaseException:
+        if processes.is_first:
+            with suppress(OSError):  # something was written there
+                folder.rmdir()
+        raise
+
+
+def numbered_runs(name: str) -> dict[int, Path]:
+    """The folders runs/NAME-N by number; 0 is runs/NAME, as earlier versions called it."""
+    pattern = re.compile(rf"{re.escape(name)}(?:-([1-9]\d{{0,8}}))?")
+    found = [(match, path) for path in RUNS.glob("*") if (match := pattern.fullmatch(path.name))]
+    return {int(match[1] or 0): path for match, path in sorted(found, key=lambda one: int(one[0][1] or 0))}
+
+
+def _newest_unfinished(name: str, runs: Mapping[int, Path]) -> Path:
+    begun = [path for path in runs.values() if (path / RECIPE_FILE).exists()]
+    unfinished = [path for path in begun if not (path / RESULT_FILE).exists()]
+    if not unfinished:
+        got = f"{len(begun)} that have ended, the newest is {begun[-1]}" if begun else "none that has begun"
+        hint = "leave --resume out to start another, or name one with --out"
+        raise DataError.expected("resume", f"a run of {name} in {RUNS} that has not ended", got, hint=hint)
+    return unfinished[-1]
+
+
+def _make_next(name: str, number: int) -> int:
+    """Make the folder of the first free number; returns the number."""
+    while True:
+        try:
+            make_folder(RUNS)
+            (RUNS / f"{name}-{number}").mkdir()
+        except FileExistsError as error:
+            if not RUNS.is_dir():
+                raise DataError.expected("folder", "one that can be made", error, path=RUNS) from error
+            number += 1
+        except OSError as error:
+            raise DataError.expected("folder", "one that can be made", error, path=RUNS / f"{name}-{number}") from error
+        else:
+            return number
 
 
 def with_store(recipe: Recipe, key: str | None) -> Recipe:

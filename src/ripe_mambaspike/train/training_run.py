@@ -6,7 +6,6 @@ including its statistics: reloaded, it gives the same accuracy.
 
 import logging
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -59,7 +58,7 @@ from ripe_mambaspike.train.trainer import Trainer
 
 LOG = logging.getLogger("ripe_mambaspike")
 EXPAND_BATCH, EXPAND_BATCHES = 16, 8  # clips of a batch, and batches, whose statistics an expanded start gets
-UNFINISHED_BATCHES = 10  # for the batch norms of a stopped run's network; few, since the user is waiting
+UNFINISHED_BATCHES = 10  # for the batch norms of a network that is not evaluated; few, to save time
 
 
 @dataclass
@@ -171,6 +170,10 @@ class TrainingRun:
             epoch = self.trainer.state.epoch
             if self._validates(epoch):
                 row |= self._validate(epoch)
+            else:
+                with self._averaged():
+                    self._recalibrate(UNFINISHED_BATCHES)
+                    self._save_network(LAST, epoch)
         row["seconds"] = self._elapsed()
         self.rows.append(row)
         self.save()
@@ -201,6 +204,7 @@ class TrainingRun:
             if self.best is None or score > self.best.score:
                 self._save_network(BEST, epoch)
                 self.best = BestEpoch(epoch=epoch, score=score)
+            self._save_network(LAST, epoch)
         return {} if found is None else {"val_loss": found.loss, "val_top1": found.top1}
 
     def _averaged(self) -> Any:
@@ -219,12 +223,12 @@ class TrainingRun:
             raise WeightsError.expected("network", "a folder that can be written", error, path=path) from error
 
     def _save_unfinished(self) -> None:
-        """Save a usable network if a run stops before one was selected; a failure is only logged.
+        """Save the network of a run that stops within an epoch; a failure is only logged.
 
         Called after the checkpoint was written; it does not affect the resumed run.
         """
         model, state = self.trainer.model, self.trainer.state
-        if self.best is not None or not state.global_step:
+        if not state.batch:  # nothing since the last epoch, whose network is saved
             return
         try:
             with self._averaged():
@@ -272,7 +276,6 @@ class TrainingRun:
         )  # fmt: skip
         if self.processes.is_first:
             write_result(self.folder, result)
-            shutil.rmtree(self.folder / LAST, ignore_errors=True)  # left by an earlier stop
         return result
 
     def _after_step(self) -> None:

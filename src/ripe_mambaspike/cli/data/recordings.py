@@ -8,7 +8,7 @@ import tyro
 from rich.markup import escape
 
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_table, print_warnings, printable
-from ripe_mambaspike.command_options import Count, Flag, Json, Milliseconds, SensorSize, TimeUnit, option
+from ripe_mambaspike.command_options import Count, Flag, FormatName, Json, Milliseconds, SensorSize, TimeUnit, option
 from ripe_mambaspike.errors import InputError
 
 
@@ -22,11 +22,13 @@ class RecordingOptions:
     """Width and height of the sensor, if the file does not say."""
     time_unit: TimeUnit = None
     """Unit of the times, if the format does not fix it."""
+    format: FormatName = None
     strict: Flag = False
     """Refuse a recording with events outside the sensor or times that run backwards."""
 
     def read_options(self) -> dict[str, Any]:
-        return {"sensor_size": self.sensor_size, "time_unit": self.time_unit, "strict": self.strict}
+        options = {"sensor_size": self.sensor_size, "time_unit": self.time_unit, "strict": self.strict}
+        return {**options, "format": self.format}
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,17 @@ from rich.markup import escape
 
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_table
 from ripe_mambaspike.cli.progress import progress_bar
-from ripe_mambaspike.command_options import Count, CropArea, Flag, Folder, Json, SensorSize, TimeUnit, option
+from ripe_mambaspike.command_options import (
+    Count,
+    CropArea,
+    Flag,
+    Folder,
+    FormatName,
+    Json,
+    SensorSize,
+    TimeUnit,
+    option,
+)
 
 if TYPE_CHECKING:
     from ripe_mambaspike.data.store import EventStore
@@ -86,6 +96,10 @@ class PrepareCommand:
     """Folder of DailyDVS-200's train.txt, val.txt and test.txt, if they are not in the root."""
     test_share: Annotated[float | None, option("SHARE")] = None
     """Share of each class that becomes the test split of a folder without train/ and test/."""
+    labels: Annotated[Path | None, option("FILE.csv")] = None
+    """Classes of recordings that are not in class folders: a table with the columns file (relative to the root), label
+    and, if any, split (train, val or test)."""
+    format: FormatName = None
     unsplit: Flag = False
     """Prepare a folder without a test split, even in place of one with a split. Only the recipe few trains on it."""
     sensor_size: SensorSize = None
@@ -107,7 +121,7 @@ class PrepareCommand:
                 self.name, self.root, store=self.store, workers=self.workers, strict=self.strict,
                 skip_unreadable=self.skip_unreadable, unsplit=self.unsplit, partial=self.partial, lists=self.lists,
                 test_share=self.test_share, sensor_size=self.sensor_size, time_unit=self.time_unit, crop=self.crop,
-                progress=update,
+                labels=self.labels, format=self.format, progress=update,
             )  # fmt: skip
         if passed:
             shown = ", ".join(passed[:3]) + " …" * (len(passed) > 3)

@@ -30,6 +30,16 @@ MAX_NAMES = 1000  # inputs or outputs of a graph, sentences of what is not expre
 Word = Annotated[str, Meta(max_length=2000)]
 Words = Annotated[tuple[Word, ...], Meta(max_length=MAX_NAMES)]
 Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
+Letter = Annotated[str, Meta(pattern=r"\A[A-Z]\Z")]
+
+
+class TensorShape(Document, frozen=True):
+    """An input or output of a graph; a dimension of any size has a letter, B for the batch."""
+
+    role: Literal["input", "output"]
+    name: Annotated[str, Meta(min_length=1, max_length=2000)]
+    dtype: Annotated[str, Meta(pattern=r"\A[a-z]+\d*\Z", min_length=3, max_length=20)]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)] | Letter, ...], Meta(max_length=8)]
 
 
 class GraphFile(Document, frozen=True):
@@ -41,6 +51,7 @@ class GraphFile(Document, frozen=True):
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     inputs: Words
     outputs: Words
+    tensors: Annotated[tuple[TensorShape, ...], Meta(max_length=2 * MAX_NAMES)] = ()  # in order; all states start at 0
 
 
 class Manifest(Document, frozen=True, kw_only=True):
@@ -80,14 +91,19 @@ class _Header(msgspec.Struct):
     version: int
 
 
-def describe_file(kind: Any, path: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> GraphFile:
+def describe_file(
+    kind: Any,
+    path: Path,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    tensors: Iterable[TensorShape] = (),
+) -> GraphFile:
     data = path.read_bytes()
     if len(data) > MAX_GRAPH_BYTES:
         raise InputError(f"{path}: expected at most {MAX_GRAPH_BYTES:,} bytes, got {len(data):,}", path=path)
     digest = hashlib.sha256(data).hexdigest()
-    return GraphFile(
-        kind=kind, file=path.name, bytes=len(data), sha256=digest, inputs=tuple(inputs), outputs=tuple(outputs)
-    )
+    names = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
+    return GraphFile(kind=kind, file=path.name, bytes=len(data), sha256=digest, **names, tensors=tuple(tensors))
 
 
 def read_graph(folder: Path, graph: GraphFile) -> bytes:

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import read_file, require_trust
 from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds, make_graph
-from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
+from ripe_mambaspike.deploy.export.manifest import GraphFile, TensorShape, describe_file
+from ripe_mambaspike.deploy.export.tensors import graph_tensors
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.files import write_file
 from ripe_mambaspike.models.base import Model
@@ -179,7 +180,11 @@ class GraphFormat(ExportFormat):
             graph = make_graph(kind, request.model, *request.grid, request.stored, time_steps=request.time_steps)
             path = request.folder / f"{kind}{self.suffix}"
             self.save(graph, path, dynamic=not options.static, opset=options.opset)
-            files.append(describe_file(kind, path, graph.input_names, graph.output_names))
+            found = graph_tensors(
+                request.model.config, (kind,), request.time_steps, request.grid, static=options.static
+            )
+            shapes = (TensorShape(role=one.role, name=one.name, dtype=one.dtype, shape=one.shape) for one in found)
+            files.append(describe_file(kind, path, graph.input_names, graph.output_names, shapes))
         return files, []
 
     def runners(self, folder: Path) -> dict[str, Callable[[], Network]]:

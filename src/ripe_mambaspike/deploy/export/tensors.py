@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ripe_mambaspike.deploy.export.graph import NEXT, step_states
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 
+Role = Literal["input", "output"]
 Shape = Sequence[int | str]  # a dimension of another size in each call has a letter
 
 
 @dataclass(frozen=True)
 class GraphTensor:
     graph: str  # clip, step or tail
-    role: str  # input or output
+    role: Role
     name: str
     dtype: str
     shape: tuple[int | str, ...]
@@ -25,7 +27,7 @@ def graph_tensors(
     batch: int | str = 1 if static else "B"
     found: list[GraphTensor] = []
 
-    def add(kind: str, role: str, name: str, shape: Shape, dtype: str = "float32") -> None:
+    def add(kind: str, role: Role, name: str, shape: Shape, dtype: str = "float32") -> None:
         found.append(GraphTensor(kind, role, name, dtype, tuple(shape)))
 
     for kind in kinds:

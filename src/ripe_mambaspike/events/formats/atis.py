@@ -39,7 +39,7 @@ def _recognizes(head: bytes, path: Path) -> bool:
     return len(steps) >= 16 and bool(np.mean((steps >= 0) & (steps < MAX_JUMP_US)) > 0.95)
 
 
-@register_format("atis", title="40-bit ATIS", recognizes=_recognizes, order=2)
+@register_format("atis", title="40-bit ATIS", recognizes=_recognizes, order=2, headerless=True)
 def open_atis(path: Path, options: ReadOptions) -> EventSource:
     return EventSource("atis", lambda source: decode_blocks(path, 0, WORD, decode_atis, 0), likely_sizes=LIKELY_SIZES)
 

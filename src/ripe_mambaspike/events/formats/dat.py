@@ -1,7 +1,8 @@
 """Prophesee DAT (N-Cars, GEN1, 1MPX).
 
 Lines that start with `%`, two bytes (type and size of an event), then 32 bits of time and 32 of address an event:
-x in bits 0–13, y in bits 14–27, polarity in bit 28.
+x in bits 0–13, y in bits 14–27, polarity in bit 28. A file without the lines, with the two bytes or without, is read if
+the caller names the format and gives the sensor's size.
 """
 
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.formats.prophesee import read_prophesee_header
+from ripe_mambaspike.events.formats.prophesee import PropheseeHeader, open_prophesee, read_prophesee_header
 from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.registry import register_format
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks
@@ -28,9 +29,31 @@ def _recognizes(head: bytes, path: Path) -> bool:
     return header.encoding is None and ("data" in header.values or "version" in header.values)
 
 
-@register_format("dat", title="DAT", recognizes=_recognizes)
+@register_format("dat", title="DAT", recognizes=_recognizes, headerless=True)
 def open_dat(path: Path, options: ReadOptions) -> EventSource:
-    header = read_prophesee_header(path)
+    header = open_prophesee(path, options)
+    start = header.start + 2 if header.values else _skip_pair(path)
+    if header.values:
+        _check_pair(path, header)
+    return EventSource(
+        "dat",
+        lambda source: decode_blocks(path, start, WORD, _decode, WrappingClock(PERIOD)),
+        header.sensor_size,
+        header.metadata,
+        LIKELY_SIZES,
+    )
+
+
+def _skip_pair(path: Path) -> int:
+    """Where the events of a file without a header start: after type and size, where these were kept."""
+    with path.open("rb") as file:
+        pair = file.read(2)
+    kept = len(pair) == 2 and pair[0] in EVENT_TYPES and pair[1] == WORD.itemsize
+    return 2 if kept and path.stat().st_size % WORD.itemsize == 2 else 0
+
+
+def _check_pair(path: Path, header: PropheseeHeader) -> None:
+    """Raise unless type and size of an event follow the header."""
     with path.open("rb") as file:
         file.seek(header.start)
         pair = file.read(2)
@@ -44,13 +67,6 @@ def open_dat(path: Path, options: ReadOptions) -> EventSource:
             f"events of type {' or '.join(map(str, EVENT_TYPES))} and {WORD.itemsize} bytes",
             f"type {pair[0]} and {pair[1]} bytes (byte {header.start})",
         )
-    return EventSource(
-        "dat",
-        lambda source: decode_blocks(path, header.start + 2, WORD, _decode, WrappingClock(PERIOD)),
-        header.sensor_size,
-        header.metadata,
-        LIKELY_SIZES,
-    )
 
 
 def _decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:

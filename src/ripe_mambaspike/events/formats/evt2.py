@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.events.formats.prophesee import SIZES, has_encoding, read_prophesee_header
+from ripe_mambaspike.events.formats.prophesee import SIZES, has_encoding, open_prophesee
 from ripe_mambaspike.events.recording import Events, pack_events
 from ripe_mambaspike.events.registry import register_format
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, blocks, decode_blocks, hold_last
@@ -38,9 +38,9 @@ class Evt2State:
     high: int = UNKNOWN_TIME  # in units of 64 µs, wraps counted
 
 
-@register_format("evt2", title="EVT 2.0", recognizes=has_encoding("evt2"))
+@register_format("evt2", title="EVT 2.0", recognizes=has_encoding("evt2"), headerless=True)
 def open_evt2(path: Path, options: ReadOptions) -> EventSource:
-    header = read_prophesee_header(path)
+    header = open_prophesee(path, options)
 
     def read_events(source: EventSource) -> Iterator[Events]:
         return decode_blocks(path, header.start, WORD, partial(_decode, source=source), Evt2State())
@@ -48,9 +48,9 @@ def open_evt2(path: Path, options: ReadOptions) -> EventSource:
     return EventSource("evt2", read_events, header.sensor_size, header.metadata, SIZES)
 
 
-@register_format("evt21", title="EVT 2.1", recognizes=has_encoding("evt21"))
+@register_format("evt21", title="EVT 2.1", recognizes=has_encoding("evt21"), headerless=True)
 def open_evt21(path: Path, options: ReadOptions) -> EventSource:
-    header = read_prophesee_header(path)
+    header = open_prophesee(path, options)
 
     def read_events(source: EventSource) -> Iterator[Events]:
         source.metadata["upper_half_first"] = upper_first = _is_upper_first(path, header.start)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.formats.evt2 import NO_TIME, UNKNOWN_TIME
-from ripe_mambaspike.events.formats.prophesee import has_encoding, read_prophesee_header
+from ripe_mambaspike.events.formats.prophesee import has_encoding, open_prophesee
 from ripe_mambaspike.events.recording import Events, Recording, pack_events
 from ripe_mambaspike.events.registry import register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks, hold_last
@@ -52,9 +52,9 @@ class Evt3State:
     passed: int = 0  # pixels of vectors since the base
 
 
-@register_format("evt3", title="EVT 3.0", recognizes=has_encoding("evt3"))
+@register_format("evt3", title="EVT 3.0", recognizes=has_encoding("evt3"), headerless=True)
 def open_evt3(path: Path, options: ReadOptions) -> EventSource:
-    header = read_prophesee_header(path)
+    header = open_prophesee(path, options)
     base = header.values.get("time_base", "0")
     offset = int(base) if base.isdecimal() and len(base) < 19 else 0
 

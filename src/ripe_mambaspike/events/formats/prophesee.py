@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.source import ReadOptions
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_LINES = 10_000  # of a header; real ones have twenty
@@ -54,6 +55,14 @@ class PropheseeHeader:
 def has_encoding(encoding: str) -> Callable[[bytes, Path], bool]:
     """Recognize RAW files whose header names the encoding."""
     return lambda head, path: head.startswith(b"% ") and read_prophesee_header(path).encoding == encoding
+
+
+def open_prophesee(path: Path, options: ReadOptions) -> PropheseeHeader:
+    """The header of a file to be decoded. Without one, the caller has to give the sensor's size."""
+    header = read_prophesee_header(path)
+    if not header.values and options.sensor_size is None:
+        raise ReadError.expected("sensor_size", "the size of the sensor for a file without a header", "none")
+    return header
 
 
 def read_prophesee_header(path: Path) -> PropheseeHeader:

@@ -1,6 +1,5 @@
 """Figures of cost: the interface's parameters, and what was measured on a device."""
 
-from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.account.parameters import count_parameters
@@ -9,7 +8,7 @@ from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.report.figures.canvas import BASELINE, OURS, PAPER, STAGES, THIRD, new_figure, plain_axes
 from ripe_mambaspike.studies.tables.measured import NOT_MEASURED
 from ripe_mambaspike.studies.tables.printed import printed_table
-from ripe_mambaspike.studies.tables.stored import machine_text, measured_costs
+from ripe_mambaspike.studies.tables.stored import ResultFolders, machine_text, measured_costs
 
 SIDES = (34, 48, 128, 224)
 HD = (720, 1280)
@@ -53,7 +52,7 @@ def draw_interface() -> Any:
     return figure
 
 
-def _documents(results: Path | None) -> list[dict[str, Any]]:
+def _documents(results: ResultFolders) -> list[dict[str, Any]]:
     found = measured_costs(results)
     if not found:
         raise InputError(
@@ -62,14 +61,14 @@ def _documents(results: Path | None) -> list[dict[str, Any]]:
     return found
 
 
-def _three_panels_each(results: Path | None) -> tuple[Any, list[tuple[Any, dict[str, Any]]]]:
+def _three_panels_each(results: ResultFolders) -> tuple[Any, list[tuple[Any, dict[str, Any]]]]:
     """A figure, and of every benchmark its line of three panels and its document."""
     documents = _documents(results)
     figure = new_figure(11, 3.4 * len(documents))
     return figure, list(zip(figure.subplots(len(documents), 3, squeeze=False), documents, strict=True))
 
 
-def draw_attention_cost(results: Path | None) -> Any:
+def draw_attention_cost(results: ResultFolders) -> Any:
     """Table 16: the three operators, and DS-MPA by width; time of forward and backward, and activations."""
     figure, lines = _three_panels_each(results)
     for line, document in lines:
@@ -99,7 +98,7 @@ def draw_attention_cost(results: Path | None) -> Any:
     return figure
 
 
-def draw_latency(results: Path | None) -> Any:
+def draw_latency(results: ResultFolders) -> Any:
     """Table 17: latency at batch 1 and 8, and memory at batch 8."""
     figure, lines = _three_panels_each(results)
     for line, document in lines:
@@ -121,7 +120,7 @@ def draw_latency(results: Path | None) -> Any:
     return figure
 
 
-def draw_resolution(results: Path | None) -> Any:
+def draw_resolution(results: ResultFolders) -> Any:
     """Table 19: training and inference speed and peak memory against the input's side."""
     documents = _documents(results)
     figure = new_figure(11, 3.4)

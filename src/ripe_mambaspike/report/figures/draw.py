@@ -11,7 +11,7 @@ from ripe_mambaspike.report.figures.costs import draw_attention_cost, draw_inter
 from ripe_mambaspike.report.figures.network import draw_attention, draw_classes, draw_filters, draw_firing_rates
 from ripe_mambaspike.report.figures.pareto import draw_pareto
 from ripe_mambaspike.report.figures.studied import draw_rate_loss
-from ripe_mambaspike.studies.tables.stored import results_folder
+from ripe_mambaspike.studies.tables.stored import ResultFolders, result_folders
 
 STEPS = (2, 6, 10, 14)  # of the paper's attention figure
 
@@ -24,7 +24,7 @@ class FigureInputs:
     network: Path | None = None
     recording: Path | None = None
     steps: Sequence[int] = STEPS
-    results: Path | None = None
+    results: ResultFolders = ()
 
     def need(self, name: str, what: str) -> Path:
         given: Path | None = getattr(self, name)
@@ -107,14 +107,14 @@ def draw_figure(
     network: str | Path | None = None,
     recording: str | Path | None = None,
     steps: Sequence[int] = STEPS,
-    results: str | Path | None = None,
+    results: str | Path | Sequence[str | Path] | None = None,
 ) -> Path:
     """Draw a figure of the paper from this package's own numbers into a .pdf, .svg or .png file.
 
     run: folder of a run, for firing-rates and classes
     network: folder of a run or of a saved network, for filters and attention
     recording, steps: for attention: the recording (by default a simulated hand clap), and the steps shown, from 1
-    results: folder of stored results, by default benchmarks/results of this checkout
+    results: folders of stored results as for `paper_table`, by default benchmarks/results of this checkout
     """
     kind = find_figure(name)
     given = {"run": run, "network": network, "recording": recording}
@@ -123,4 +123,4 @@ def draw_figure(
             raise ConfigError.expected(field, f"none for the figure {name}", str(value))
     check_ending(Path(out))
     paths = {field: None if value is None else Path(value) for field, value in given.items()}
-    return save_figure(kind.draw(FigureInputs(**paths, steps=steps, results=results_folder(results))), Path(out))
+    return save_figure(kind.draw(FigureInputs(**paths, steps=steps, results=result_folders(results))), Path(out))

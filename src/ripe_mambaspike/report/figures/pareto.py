@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ripe_mambaspike.models.peers.published import published_results
 from ripe_mambaspike.report.figures.canvas import BASELINE, OURS, PAPER, THIRD, new_figure, plain_axes
 from ripe_mambaspike.studies.figure_labels import FigureLabel, place_labels
 from ripe_mambaspike.studies.tables.outcomes import StudyOutcome, read_outcome
+from ripe_mambaspike.studies.tables.stored import ResultFolders
 
 TITLES = {
     "dvsgesture": "DVS-Gesture",
@@ -35,7 +35,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return best
 
 
-def draw_pareto(results: Path | None = None) -> Any:
+def draw_pareto(results: ResultFolders = ()) -> Any:
     """Five panels of the paper's rows, and one for each set of the stored study of peers, where there is one."""
     outcome = read_outcome(results, "peers")
     panels = {title: (_printed_points(dataset), FLOORS.get(dataset)) for dataset, title in TITLES.items()}

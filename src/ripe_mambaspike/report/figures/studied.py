@@ -1,21 +1,22 @@
 """Figures of stored studies: accuracy and firing rate against the weight of the rate loss."""
 
-from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.report.figures.canvas import BASELINE, OURS, new_figure, plain_axes
 from ripe_mambaspike.studies.tables.outcomes import read_outcome
+from ripe_mambaspike.studies.tables.stored import ResultFolders
 
 PRINTED = "(paper, DVS-Gesture: nearly flat, best at 1e-4)"
 
 
-def draw_rate_loss(results: Path | None) -> Any:
+def draw_rate_loss(results: ResultFolders) -> Any:
     """One panel for each set: mean accuracy with its 95 % interval, and the mean firing rate."""
     outcome = read_outcome(results, "rate-loss")
     if outcome is None or not outcome.sets:
         raise InputError(
-            "results: expected the study rate-loss, got none; run ripe study rate-loss, then add --results runs",
+            "results: expected the study rate-loss, got none; run ripe study rate-loss, then add --results stored "
+            "--results runs",
             field="results",
         )
     figure = new_figure(5.6 * len(outcome.sets), 3.8)

@@ -1,6 +1,6 @@
 """Any table of the paper with ours beside it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ripe_mambaspike.errors import ConfigError
@@ -14,7 +14,7 @@ from ripe_mambaspike.studies.tables.counts import (
 )
 from ripe_mambaspike.studies.tables.hyperparameters import hyperparameter_table
 from ripe_mambaspike.studies.tables.measured import attention_cost_table, latency_table, resolution_cost_table
-from ripe_mambaspike.studies.tables.stored import results_folder
+from ripe_mambaspike.studies.tables.stored import ResultFolders, result_folders
 from ripe_mambaspike.studies.tables.table import PaperTable
 from ripe_mambaspike.studies.tables.trained import (
     attention_table,
@@ -40,7 +40,7 @@ COUNTED: dict[int, Callable[[], PaperTable]] = {
     10: levels_table,
     20: operations_table,
 }
-STORED: dict[int, Callable[[Path | None], PaperTable]] = {
+STORED: dict[int, Callable[[ResultFolders], PaperTable]] = {
     1: peers_table,
     2: component_table,
     3: sequence_table,
@@ -56,11 +56,14 @@ STORED: dict[int, Callable[[Path | None], PaperTable]] = {
 }
 
 
-def paper_table(number: int, *, results: str | Path | None = None, run: str | Path | None = None) -> PaperTable:
+def paper_table(
+    number: int, *, results: str | Path | Sequence[str | Path] | None = None, run: str | Path | None = None
+) -> PaperTable:
     """Table 1 to 20 of the paper with ours beside it.
 
     results: folder of stored results (studies/NAME/results.json and DATE-DEVICE-paper.json), by default
-        benchmarks/results of this checkout
+        benchmarks/results of this checkout; or several, of which the last one that has a study counts. "stored" among
+        them is the default.
     run: the folder of a run, for Table 15 (accuracy by class)
     """
     if number not in NUMBERS:
@@ -70,5 +73,5 @@ def paper_table(number: int, *, results: str | Path | None = None, run: str | Pa
     if number in COUNTED:
         return COUNTED[number]()
     if number in STORED:
-        return STORED[number](results_folder(results))
+        return STORED[number](result_folders(results))
     return class_table(None if run is None else Path(run))

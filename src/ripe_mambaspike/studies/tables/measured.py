@@ -1,13 +1,12 @@
 """The tables that the paper measured on a device (16, 17 and 19), from stored benchmarks of this package."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypedDict
 
 from ripe_mambaspike.models.registry import meta_model, model_config
 from ripe_mambaspike.studies.claims.variants import attention_size, counted
 from ripe_mambaspike.studies.tables.printed import printed_table
-from ripe_mambaspike.studies.tables.stored import machine_text, measured_costs
+from ripe_mambaspike.studies.tables.stored import ResultFolders, machine_text, measured_costs
 from ripe_mambaspike.studies.tables.table import Ours, PaperTable, TableCell, beside
 
 NOT_MEASURED = "not measured yet: ripe bench paper --json > benchmarks/results/DATE-DEVICE-paper.json"
@@ -24,7 +23,7 @@ class _Texts(TypedDict):
     missing: list[str]
 
 
-def attention_cost_table(folder: Path | None) -> PaperTable:
+def attention_cost_table(folders: ResultFolders) -> PaperTable:
     """Table 16."""
     printed = printed_table(16)
     ours: dict[str, dict[str, Ours]] = {kind: {"parameters": attention_size(attention=kind)} for kind in KINDS}
@@ -32,7 +31,7 @@ def attention_cost_table(folder: Path | None) -> PaperTable:
         widths = (first, 2 * first, 4 * first)
         ours[f"width-{first}"] = {"parameters": attention_size(stage_channels=widths)}
     notes = []
-    documents = measured_costs(folder)
+    documents = measured_costs(folders)
     for document in documents:
         found = document["attention"]
         keyed = {row["kind"]: row for row in found["rows"]}
@@ -62,12 +61,12 @@ def _attention_notes(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def latency_table(folder: Path | None) -> PaperTable:
+def latency_table(folders: ResultFolders) -> PaperTable:
     """Table 17; our weights are those of this package's networks, whatever the device."""
     printed = printed_table(17)
     ours: dict[str, dict[str, Ours]] = {path: {"weights, MiB": mebibytes} for path, mebibytes in _weights().items()}
     notes = []
-    documents = measured_costs(folder)
+    documents = measured_costs(folders)
     for document in documents:
         rows = {row["path"]: row for row in document["deployment"]}
         values = {path: [row["batch_1"]["median_ms"], row["batch_8"]["median_ms"], row["batch_8"]["peak_mib"],
@@ -97,14 +96,14 @@ def _weights() -> dict[str, float]:
     return {name: sum(tensor.nbytes for tensor in tensors) / 2**20 for name, tensors in sizes.items()}
 
 
-def resolution_cost_table(folder: Path | None) -> PaperTable:
+def resolution_cost_table(folders: ResultFolders) -> PaperTable:
     """Table 19."""
     printed = printed_table(19)
     ours: dict[str, dict[str, Ours]] = {
         side: {"deployed, M": counted(in_size=int(side)).deployed / 1e6} for side in printed.rows
     }
     notes = []
-    documents = measured_costs(folder)
+    documents = measured_costs(folders)
     for document in documents:
         values = {}
         for row in document["resolution"]:

@@ -1,11 +1,11 @@
 """What tables and figures need of a stored study, read from its results.json."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.studies.results import RESULTS_FILE, ArmResult, StudyResults, read_results
+from ripe_mambaspike.studies.tables.stored import ResultFolders, folder_name
 
 
 class ArmOutcome(NamedTuple):
@@ -55,24 +55,25 @@ class StudyOutcome:
         return self.by_set.get(dataset, [])
 
 
-def read_outcome(folder: Path | None, study: str) -> StudyOutcome | None:
-    """The stored results of a study below `folder`; None if it was not run."""
-    path = None if folder is None else folder / "studies" / study / RESULTS_FILE
-    if path is None or not path.exists():
+def read_outcome(folders: ResultFolders, study: str) -> StudyOutcome | None:
+    """The results of a study in the last folder that has them; None if it was not run."""
+    found = [folder for folder in folders if (folder / "studies" / study / RESULTS_FILE).exists()]
+    if not found:
         return None
+    path = found[-1] / "studies" / study / RESULTS_FILE
     results = read_results(path)
     if results.study != study:
         raise DataError.expected("study", f"'{study}', as its folder", f"'{results.study}'", path=path)
-    return _outcome(results)
+    return _outcome(results, folder_name(found[-1]))
 
 
-def _outcome(results: StudyResults) -> StudyOutcome:
+def _outcome(results: StudyResults, folder: str) -> StudyOutcome:
     study, ended, planned = results.study, results.ended, results.planned
     devices = ", ".join(results.devices) or "a device that is not recorded"
     commits = ", ".join(commit[:7] for commit in results.trained_at) or "unknown"
     source = (
         f"ripe study {study}: {ended} of {planned} runs, {results.hours:.1f} hours on {devices}, trained at commit "
-        f"{commits}, written {results.written} UTC"
+        f"{commits}, written {results.written} UTC (in {folder})"
     )
     missing = [] if ended == planned else [f"{planned - ended} of {planned} runs of ripe study {study}"]
     return StudyOutcome(

@@ -1,21 +1,19 @@
 """Stored studies that answer no table of the paper, as tables of their own."""
 
-from pathlib import Path
-
 from ripe_mambaspike.studies.results import RESULTS_FILE
 from ripe_mambaspike.studies.tables.outcomes import ArmOutcome, StudyOutcome, read_outcome
 from ripe_mambaspike.studies.tables.printed import printed_studies
+from ripe_mambaspike.studies.tables.stored import ResultFolders
 from ripe_mambaspike.studies.tables.table import PaperTable, TableCell, TableColumn, TableRow
 from ripe_mambaspike.studies.tables.trained import accuracy_cell, effect_cell
 
 IN_TABLES = {"peers"}  # Table 1, which is not among the printed ones
 
 
-def other_studies(folder: Path | None) -> list[PaperTable]:
+def other_studies(folders: ResultFolders) -> list[PaperTable]:
     """One table for each: its arms, their accuracy and difference on every set, and under conditions at test."""
-    found = sorted((folder / "studies").glob(f"*/{RESULTS_FILE}")) if folder else []
-    names = [path.parent.name for path in found if path.parent.name not in (IN_TABLES | printed_studies())]
-    outcomes = [read_outcome(folder, name) for name in names]
+    found = {path.parent.name for folder in folders for path in (folder / "studies").glob(f"*/{RESULTS_FILE}")}
+    outcomes = [read_outcome(folders, name) for name in sorted(found - IN_TABLES - printed_studies())]
     return [_table(outcome) for outcome in outcomes if outcome is not None]
 
 

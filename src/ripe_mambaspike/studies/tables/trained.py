@@ -13,6 +13,7 @@ from ripe_mambaspike.studies.claims.variants import counted
 from ripe_mambaspike.studies.tables.counts import COUNTED, attention_parameters
 from ripe_mambaspike.studies.tables.outcomes import ArmOutcome, StudyOutcome, read_outcome
 from ripe_mambaspike.studies.tables.printed import PrintedTable, printed_table
+from ripe_mambaspike.studies.tables.stored import ResultFolders
 from ripe_mambaspike.studies.tables.table import (
     NOT_IN_PAPER,
     Ours,
@@ -72,12 +73,12 @@ EFFECTS: Columns = {**ACCURACY, "Δ on {set}": effect_cell, "verdict on {set}": 
 
 
 def _with_study(
-    number: int, folder: Path | None, columns: Columns, ours: Rows | None = None, notes: tuple[str, ...] = ()
+    number: int, folders: ResultFolders, columns: Columns, ours: Rows | None = None, notes: tuple[str, ...] = ()
 ) -> PaperTable:
     """A printed table with columns of its study for every set that was run, and rows for arms of ours alone."""
     printed = printed_table(number)
     rows: Rows = {key: dict(values) for key, values in (ours or {}).items()}
-    outcome = read_outcome(folder, str(printed.study))
+    outcome = read_outcome(folders, str(printed.study))
     extra: dict[str, str] = {}
     more: list[str] = []
     for name in outcome.sets if outcome else ():
@@ -100,54 +101,54 @@ def _with_study(
 def study_texts(printed: PrintedTable, outcome: StudyOutcome | None) -> dict[str, list[str]]:
     """What was run, or the command that runs it."""
     if outcome is None:
-        missing = [f"no stored results: run ripe study {printed.study}, then add --results runs"]
+        missing = [f"no stored results: run ripe study {printed.study}, then add --results stored --results runs"]
         return {"notes": [], "sources": [], "missing": missing}
     return {"notes": [OTHER_DATA], "sources": [outcome.source], "missing": outcome.missing}
 
 
-def component_table(folder: Path | None) -> PaperTable:
+def component_table(folders: ResultFolders) -> PaperTable:
     """Table 2."""
-    return _with_study(2, folder, EFFECTS)
+    return _with_study(2, folders, EFFECTS)
 
 
-def sequence_table(folder: Path | None) -> PaperTable:
+def sequence_table(folders: ResultFolders) -> PaperTable:
     """Table 3."""
-    return _with_study(3, folder, EFFECTS)
+    return _with_study(3, folders, EFFECTS)
 
 
-def sigma_table(folder: Path | None) -> PaperTable:
+def sigma_table(folders: ResultFolders) -> PaperTable:
     """Table 11. The full network itself has no effect."""
     note = "σ is that of the full network over its seeds on the same set; Welch's p is in Table 2."
-    return _with_study(11, folder, {"{set}": _sigma_cell}, notes=(note,))
+    return _with_study(11, folders, {"{set}": _sigma_cell}, notes=(note,))
 
 
-def neuron_table(folder: Path | None) -> PaperTable:
+def neuron_table(folders: ResultFolders) -> PaperTable:
     """Table 12; our parameters are those of the DVS-Gesture network."""
     ours: Rows = {}
     for mix in printed_table(12).rows:
         ours[mix] = {"parameters, M": counted(neurons=tuple(mix.split("-"))).deployed / 1e6}
-    return _with_study(12, folder, {**EFFECTS, "SR-var on {set}": _rate_cell}, ours)
+    return _with_study(12, folders, {**EFFECTS, "SR-var on {set}": _rate_cell}, ours)
 
 
-def tokens_table(folder: Path | None) -> PaperTable:
+def tokens_table(folders: ResultFolders) -> PaperTable:
     """Table 13: shares of the positions, of which the paper's network has 256."""
     height, width = config().grids(*config().in_size)[-1]
     shares = {"eighth": 8, "quarter": 4, "half": 2, "all": 1}
     steps = config().time_steps
     ours: Rows = {row: {"tokens a clip": steps * height * width // share} for row, share in shares.items()}
-    return _with_study(13, folder, EFFECTS, ours)
+    return _with_study(13, folders, EFFECTS, ours)
 
 
-def time_bins_table(folder: Path | None) -> PaperTable:
+def time_bins_table(folders: ResultFolders) -> PaperTable:
     """Table 14: MACs in the terms of the paper's counter, all tokens."""
     ours: Rows = {}
     for row in printed_table(14).rows:
         ours[row] = {"MACs, M": 1e3 * as_counted(config(time_steps=int(row.removeprefix("t-")))) / 2}
     note = "The paper's MACs of this table fit no part of the network; Table 20 has other values for the same T."
-    return _with_study(14, folder, EFFECTS, ours, (note,))
+    return _with_study(14, folders, EFFECTS, ours, (note,))
 
 
-def interface_table(folder: Path | None) -> PaperTable:
+def interface_table(folders: ResultFolders) -> PaperTable:
     """Table 7: counted as the released code is built, with a bias in the Mamba blocks' convolution."""
     ours: Rows = {}
     for row, model in (("flatten", "mamba-spike"), ("pooled", "mamba-spike-pooled")):
@@ -155,12 +156,12 @@ def interface_table(folder: Path | None) -> PaperTable:
         joined = found.by_part["input_proj"]
         values = (found.deployed / 1e6, joined / 1e6, 100 * joined / found.deployed)
         ours[row] = dict(zip(printed_table(7).columns, values, strict=False))
-    return _with_study(7, folder, EFFECTS, ours)
+    return _with_study(7, folders, EFFECTS, ours)
 
 
-def attention_table(folder: Path | None) -> PaperTable:
+def attention_table(folders: ResultFolders) -> PaperTable:
     """Table 18; the paper trained none of the variants."""
-    return _with_study(18, folder, EFFECTS, attention_parameters())
+    return _with_study(18, folders, EFFECTS, attention_parameters())
 
 
 def class_table(run: Path | None) -> PaperTable:
@@ -181,10 +182,10 @@ def class_table(run: Path | None) -> PaperTable:
     return beside(15, printed, ours, extra=extra, sources=(f"the run {run.resolve().name}, {result.n} test clips",))
 
 
-def peers_table(folder: Path | None) -> PaperTable:
+def peers_table(folders: ResultFolders) -> PaperTable:
     """Table 1: our count of every network that is in this package, and its accuracy on the sets that stand for the
     dataset."""
-    outcome = read_outcome(folder, "peers")
+    outcome = read_outcome(folders, "peers")
     sets = outcome.sets if outcome else []
     columns = [
         TableColumn("T", "paper"),
