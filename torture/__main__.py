@@ -26,7 +26,7 @@ from torture.trials import (
     timed,
 )
 
-KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 100, "study": 50}
+KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 100, "adapt": 100, "study": 50}
 
 
 def main() -> int:

@@ -185,7 +185,8 @@ def read_result(folder: Path) -> TrainingResult | None:
         raise WeightsError(f"{path}: expected a readable file, got {error.strerror}", path=path) from error
     hint = "without the file, the run is tested again"
     result = read_json(path, TrainingResult, error=WeightsError, hint=hint, renamed=EARLIER_FIELDS)
-    if (result.top1 is None) != (result.n == 0):
-        wanted = "0 without an accuracy" if result.top1 is None else "at least 1 with an accuracy"
-        raise WeightsError.expected("n", wanted, result.n, path=path, hint=hint)
+    if result.top1 is None and result.n:
+        raise WeightsError.expected("top1", f"an accuracy of {result.n} test clips", None, path=path, hint=hint)
+    if result.top1 is not None and not result.n:
+        raise WeightsError.expected("n", "at least 1 with an accuracy", result.n, path=path, hint=hint)
     return result

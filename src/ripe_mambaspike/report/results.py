@@ -55,13 +55,19 @@ def headline(run: RunData, counted: dict[str, Any]) -> dict[str, Any]:
         "selection": words,
         "is_doubtful": doubt,
         "dataset": " · ".join(str(result[key])[:60] for key in ("set", "partition", "cut") if result.get(key)),
-        "tested_on": plural(n, f"{split} clip") if n else f"an unknown number of {split} clips",
+        "tested_on": _tested_on(n, split),
         "interval": interval,
         "warnings": [text for text in warnings if isinstance(text, str)][:MAX_WARNINGS]
         if isinstance(warnings, list)
         else [],
         "facts": _facts(run, counted),
     }
+
+
+def _tested_on(n: int | None, split: str) -> str:
+    if n == 0:
+        return f"no {split} clips"
+    return f"an unknown number of {split} clips" if n is None else plural(n, f"{split} clip")
 
 
 def _facts(run: RunData, counted: dict[str, Any]) -> list[tuple[str, str]]:
