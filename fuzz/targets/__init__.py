@@ -13,7 +13,7 @@ OTHERS = {
     "checkpoint": "runs", "resume": "runs", "recipe": "runs", "store": "stores", "archive": "stores",
     "label-table": "stores",
     "packet": "streams", "pipe": "streams", "evt-stream": "streams", "dv-stream": "streams",
-    "message": "streams", "upload": "requests",
+    "message": "streams", "upload": "requests", "label": "sessions", "session": "sessions",
 }  # fmt: skip
 GROUPS = ("readers", "others")
 

@@ -29,6 +29,12 @@ pytest.importorskip("websockets", reason="websockets is not installed (the extra
         (("--viewers", "0"), ("--viewers", "got 0")),
         (("--upload-mb", "0"), ("--upload-mb", "got 0")),
         (("--frames", "many"), ("--frames", "'many'")),
+        (("--record-to", "mine"), ("--record-to", "--source")),
+        (("--allow-training",), ("--allow-training", "--record-to")),
+        (
+            ("--source", "udp://127.0.0.1:0", "--record-to", "mine", "--host", "0.0.0.0"),
+            ("--record-to", "127.0.0.1", "'0.0.0.0'"),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

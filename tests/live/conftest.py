@@ -148,9 +148,10 @@ def serving(network, folder):
         pytest.importorskip(package, reason=f"{package} is not installed (the extra serve)")
     from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 
-    def start(stack, live=None, listed=None, network=network, **limits):
-        bounds = ServerLimits(**limits)
-        service = Service(network, list_recordings(folder, 100)[0] if listed is None else listed, live, bounds)
+    def start(stack, live=None, listed=None, network=network, service=None, **limits):
+        bounds = ServerLimits(**limits) if service is None else service.limits
+        if service is None:
+            service = Service(network, list_recordings(folder, 100)[0] if listed is None else listed, live, bounds)
         callers = ConnectionCounter(bounds.per_address)
         server, socket = make_server(make_app(service), bounds, callers), listen("127.0.0.1", 0)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)

@@ -1,28 +1,19 @@
 """The page in a real browser: play, upload, keys, the attention; nothing said on the console; a picture of it."""
 
-import base64
-import itertools
 import json
-import shutil
-import subprocess
 import time
-import urllib.request
 from dataclasses import replace
 
 import pytest
+from chromium import BROWSER, open_browser
 
 from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.live.library import display_name, list_recordings
 from ripe_mambaspike.live.network import make_served_network
 
-connect = pytest.importorskip("websockets.sync.client", reason="websockets is not installed (the extra serve)").connect
+pytest.importorskip("websockets.sync.client", reason="websockets is not installed (the extra serve)")
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")]
-PATIENCE = 60  # s
-SPOKEN = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 LIT = """(() => { const one = document.getElementById('events');
   const data = one.getContext('2d').getImageData(0, 0, one.width, one.height).data;
   let lit = 0;
@@ -40,10 +31,6 @@ UNNAMED = """(() => { const one = document.getElementById('predictions');
   return { drawn: drawn.length, named: named.length, different: new Set(named).size,
     unnamed: drawn.filter(colour => !named.includes(colour)) }; })()"""  # in the last bar of the answers over time
 CUT = """[...document.querySelectorAll('#bars li > span')].filter(one => one.scrollWidth > one.clientWidth).length"""
-CHOOSE = """{ const list = document.getElementById('recordings');
-  list.value = '%s';
-  list.dispatchEvent(new Event('change')); }"""
-
 TAKE = "document.body.id='taken';window.taken=1"
 HOSTILE = (
     f'<script>{TAKE}</script>', f'<img src=x onerror="{TAKE}">', f'"><svg onload="{TAKE}">', f"'-{TAKE}-'",
@@ -53,79 +40,10 @@ HOSTILE = (
 MARKUP = "document.querySelectorAll('main :is(img, svg, script, iframe), [onload], [onerror]').length"
 
 
-class Browser:
-    """One page, driven over the DevTools protocol."""
-
-    def __init__(self, link):
-        self.link, self.console, self._numbers = link, [], itertools.count(1)
-        for domain in ("Page", "Runtime", "Log", "DOM"):
-            self.do(f"{domain}.enable")
-
-    def do(self, method, **words):
-        number = next(self._numbers)
-        self.link.send(json.dumps({"id": number, "method": method, "params": words}))
-        while True:
-            said = json.loads(self.link.recv(PATIENCE))
-            if said.get("method") in SPOKEN:
-                self.console.append(json.dumps(said["params"]))
-            if said.get("id") == number:
-                assert "error" not in said, said
-                return said["result"]
-
-    def value(self, script):
-        said = self.do("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in said, said
-        return said["result"].get("value")
-
-    def until(self, script):
-        end = time.monotonic() + PATIENCE
-        while not (value := self.value(f"(() => {{ try {{ return {script}; }} catch {{ return false; }} }})()")):
-            notice = self.value("document.getElementById('notice')?.textContent")
-            assert time.monotonic() < end, f"{script} did not become true; the notice is {notice!r}"
-            time.sleep(0.02)
-        return value
-
-    def text(self, place):
-        return self.value(f"document.getElementById('{place}').textContent")
-
-    def choose(self, number):
-        self.value(CHOOSE % number)
-
-    def upload(self, path):
-        root = self.do("DOM.getDocument")["root"]["nodeId"]
-        node = self.do("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
-        self.do("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
-
-    def press(self, key, code):
-        for kind in ("keyDown", "keyUp"):
-            self.do("Input.dispatchKeyEvent", type=kind, key=key, code=code)
-
-    def picture(self, path):
-        path.write_bytes(base64.b64decode(self.do("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
-
-
 @pytest.fixture
 def browser(tmp_path):
-    command = [
-        BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--no-first-run",
-        f"--user-data-dir={tmp_path / 'profile'}", "--remote-debugging-port=0", "--window-size=1200,1100",
-        "about:blank",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        said = tmp_path / "profile" / "DevToolsActivePort"
-        end = time.monotonic() + PATIENCE
-        while not (said.exists() and len(said.read_text().split()) == 2):
-            assert process.poll() is None, "Chromium did not start"
-            assert time.monotonic() < end, "Chromium did not say where it listens"
-            time.sleep(0.02)
-        with urllib.request.urlopen(f"http://127.0.0.1:{said.read_text().split()[0]}/json", timeout=PATIENCE) as answer:
-            page = next(one for one in json.load(answer) if one["type"] == "page")
-        with connect(page["webSocketDebuggerUrl"], max_size=None) as link:
-            yield Browser(link)
-    finally:
-        process.terminate()
-        process.wait(30)
+    with open_browser(tmp_path) as page:
+        yield page
 
 
 def test_the_page_plays_uploads_and_predicts(browser, serve, tmp_path, classifier, clip, packed):

@@ -22,6 +22,11 @@ class ServeCommand(NetworkOptions):
     source: Annotated[str | None, option("ADDRESS|FILE|-")] = None
     """A live source for all viewers, as for ripe stream: a UDP or TCP port to listen on (udp://HOST:PORT,
     tcp://HOST:PORT), a camera (usb://, inivation://, dv://HOST:PORT), a recording, or - for standard input."""
+    record_to: Folder = None
+    """A folder that viewers may record the live source to, as LABEL/001.raw; the server must then be reachable from
+    this machine alone."""
+    allow_training: bool = False
+    """Let viewers train on the folder of --record-to (recipe few) and serve the new network; it is written to runs/."""
     window: Milliseconds = None
     """Length of a window; a shorter recording is one window. Default: that of the training clips (their median), or
     1500 ms if the network does not store it; recordings of up to twice that length are then one window."""
@@ -58,7 +63,7 @@ class ServeCommand(NetworkOptions):
         with print_warnings():
             service = make_service(
                 classifier, host=self.host, recordings=self.recordings, source=self.source, window_ms=self.window,
-                hop_ms=self.hop, limits=limits,
+                hop_ms=self.hop, record_to=self.record_to, allow_training=self.allow_training, limits=limits,
             )  # fmt: skip
         if service.found > len(service.listed):
             print_message(f"{len(service.listed):,} of the {service.found:,} recordings are offered")
@@ -67,6 +72,9 @@ class ServeCommand(NetworkOptions):
             shown = f"[{address}]" if ":" in address else address
             listed = len(service.listed)
             print(f"{classifier.model.name} on http://{shown}:{port}/ ({listed} recordings listed)", flush=True)
+            if self.record_to is not None:
+                may = "record to this folder and train on it" if self.allow_training else "record to this folder"
+                print_message(f"{self.record_to}: everyone on this machine can {may}")
             if not is_loopback(address):
                 print_message("warning: everyone who can connect to this machine can watch and upload recordings")
             if self.window is None:

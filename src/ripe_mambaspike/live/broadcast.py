@@ -23,6 +23,7 @@ from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS, RenderedFrame, full_color_count, render_frame
 from ripe_mambaspike.live.messages import PredictionFilter, PredictionMessage, prediction_message
 from ripe_mambaspike.live.network import is_causal
+from ripe_mambaspike.live.recorder import EventRecorder
 
 MAX_QUEUED_EVENTS = 200_000  # between the source and the network; a longer queue would add delay
 MAX_KEPT_PREDICTIONS = 1024  # for slow viewers
@@ -56,7 +57,8 @@ class LiveStream:
         frames: int,
         crop: Crop | None = None,
     ) -> None:
-        self.name, self.viewers, self._crop = name, 0, crop
+        self.name, self.viewers, self.crop = name, 0, crop
+        self.recorder: EventRecorder | None = None
         self._source, self._make, self._period = source, make_streamer, 1 / frames
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -65,6 +67,7 @@ class LiveStream:
         self._began: float | None = None  # when the first events came
         self._arrived_us = self._computed_us = 0  # the newest event that came, and that the network has seen
         self._streamer: Streamer | None = None
+        self._networks = self._made_network = 0  # how often the network was replaced, and that of the streamer
         self._origin_us: int | None = None
         self._last_us = 0  # the time of the last prediction since the origin
         self._restarts = 0
@@ -92,6 +95,23 @@ class LiveStream:
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
+
+    def replace_network(self, make_streamer: Callable[[tuple[int, int]], Streamer]) -> None:
+        """Run another network from the next packet on; predictions of the one before are dropped."""
+        with self._lock:
+            self._make = make_streamer
+            self._networks += 1
+            self._predictions.clear()
+        self._runner.replace_streamer()
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Of the whole sensor; None until it is known."""
+        return self._source.size
+
+    def missed(self) -> tuple[int, int]:
+        """Packets that could not be read, and datagrams that the operating system dropped, since the start."""
+        return self._source.invalid, getattr(self._source, "lost", 0)
 
     def describe(self) -> dict[str, Any]:
         """The description that a new viewer gets; the sensor's size is known from the first packet on."""
@@ -154,14 +174,17 @@ class LiveStream:
 
     def _size(self) -> tuple[int, int] | None:
         """Of what is drawn; None until it is known."""
-        return self._source.size if self._crop is None or self._source.size is None else self._crop[2:]
+        return self._source.size if self.crop is None or self._source.size is None else self.crop[2:]
 
     def _on_events(self, events: Events) -> None:
         """Keep the events that the next frame needs (reader thread)."""
         if not len(events):
             return
         newest = int(events["t"][-1])
-        events = events if self._crop is None else crop_events(events, self._crop)
+        events = events if self.crop is None else crop_events(events, self.crop)
+        size = self._size()
+        if self.recorder is not None and size is not None:
+            self.recorder.add(events, size)
         with self._lock:
             if self._began is None:
                 self._began = time.monotonic()
@@ -173,8 +196,14 @@ class LiveStream:
                 self._held -= len(self._recent.popleft())
 
     def _make_streamer(self, sensor_size: tuple[int, int]) -> Streamer:
-        self._streamer = self._make(sensor_size)
-        return self._streamer
+        while True:
+            with self._lock:
+                make, number = self._make, self._networks
+            streamer = make(sensor_size)
+            with self._lock:
+                if number == self._networks:  # it was not replaced meanwhile
+                    self._streamer, self._made_network, self._filter = streamer, number, PredictionFilter()
+                    return streamer
 
     def _on_prediction(self, prediction: StreamPrediction) -> None:
         """Store predictions (network thread). After a clock restart, times continue from the last one."""
@@ -190,7 +219,7 @@ class LiveStream:
             self._computed_us = self._origin_us + message.at_us
             self._last_us = max(self._last_us, message.at_us)
             self._problem = None  # resolved
-            if accepted:
+            if accepted and self._made_network == self._networks:
                 self._predictions.append(message)
                 self._count += 1
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from ripe_mambaspike.live.messages import Pause, Resume, Seek, SetLoop, SetSpeed, ViewerCommand
+
 END_PAUSE_SECONDS = 1.0  # that the end is shown before playback repeats; the last prediction is due there
 
 
@@ -46,3 +48,18 @@ class PlaybackClock:
     def change(self, now: float, *, speed: float | None = None, loop: bool | None = None) -> "PlaybackClock":
         here = self.at(now)
         return replace(here, speed=here.speed if speed is None else speed, loop=here.loop if loop is None else loop)
+
+    def execute(self, command: ViewerCommand, now: float) -> "PlaybackClock":
+        """The clock after a command of a viewer that concerns it."""
+        match command:
+            case Pause():
+                return self.pause(now)
+            case Resume():
+                return self.resume(now)
+            case Seek():
+                return self.seek(now, command.value)
+            case SetSpeed():
+                return self.change(now, speed=command.value)
+            case SetLoop():
+                return self.change(now, loop=command.value)
+        raise AssertionError(command)

@@ -80,6 +80,7 @@ class RecordingLibrary:
         limits: ServerLimits,
     ) -> None:
         self.listed, self.folder, self.limits = listed, folder, limits
+        self.networks = 0  # how often the network was replaced
         self._network, self._worker = network, worker
         self._open: OrderedDict[RecordingKey, WatchedRecording] = OrderedDict()  # the one used last at the end
         self._opening: dict[RecordingKey, asyncio.Task[WatchedRecording]] = {}
@@ -87,6 +88,19 @@ class RecordingLibrary:
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"name": one.name, "bytes": one.size} for one in self.listed]
+
+    def describe_network(self) -> dict[str, Any]:
+        """What the page shows about the network; class names come from a file, so they are made safe to show."""
+        facts = self._network.describe()
+        return {**facts, "name": display_name(str(facts["name"])), "classes": [*map(display_name, facts["classes"])]}
+
+    def replace_network(self, network: ServedNetwork) -> None:
+        """Another network for all recordings, which are read again when they are asked for."""
+        self._network = network
+        self.networks += 1
+        for recording in self._open.values():
+            self._worker.remove(recording)
+        self._open.clear()
 
     async def open(self, key: RecordingKey) -> WatchedRecording:
         """The recording with this number or key. The viewer calls `release` when done."""
@@ -106,20 +120,27 @@ class RecordingLibrary:
 
     async def add_upload(self, path: Path, name: str) -> tuple[str, WatchedRecording]:
         """Read an uploaded file; its key, and the recording. The file can be deleted afterwards."""
+        networks = self.networks
         recording = await self._read(path, name)
+        self._check_current(networks)
         key = secrets.token_urlsafe(18)
         self._keep(key, recording)
         return key, recording
 
     async def _open_listed(self, key: int, listed: ListedRecording) -> None:
         """Read a listed recording, once for all who ask at the same time."""
-        task = self._opening.get(key)
+        networks, task = self.networks, self._opening.get(key)
         if task is None:
             task = self._opening[key] = asyncio.create_task(self._read(listed.path, listed.name))
             task.add_done_callback(lambda _: self._opening.pop(key, None))
         recording = await asyncio.shield(task)
+        self._check_current(networks)
         if key not in self._open:
             self._keep(key, recording)
+
+    def _check_current(self, networks: int) -> None:
+        if networks != self.networks:
+            raise InputError.expected("recording", "the same network to the end", "a new one; choose it again")
 
     async def _read(self, path: Path, name: str) -> WatchedRecording:
         async with self._readers:

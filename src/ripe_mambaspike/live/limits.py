@@ -45,6 +45,12 @@ class ServerLimits:
     head_seconds: int = 10  # that a connection may take for a whole request head
     per_address: int = 16  # connections of one address at once, viewers and others
     waiting: int = 64  # idle connections at once; beyond that the oldest is closed
+    clip_events: int = 5_000_000  # of one recording of the live source
+    clip_seconds: int = 60
+    recorded_classes: int = 100  # in the folder that recordings are saved to
+    recorded_files: int = 2000
+    recorded_bytes: int = 4096 * MEGABYTE
+    training_seconds: int = 3600  # of one training run
     drained_bytes: int = 4 * MEGABYTE  # of a refused upload that are still read, so that its sender sees the refusal
 
     def __post_init__(self) -> None:

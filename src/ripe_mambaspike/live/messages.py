@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MIN_SPEED, MAX_SPEED = 0.05, 8.0
 MAX_KEY_LENGTH = 64
+MAX_LABEL_CHARS = 200  # as typed; a shorter one is made of it
+MIN_CLIP_SECONDS, MAX_CLIP_SECONDS = 0.1, 3600.0
 
 
 # From a viewer
@@ -66,7 +68,55 @@ class ShowAttention(Command, frozen=True, tag="attention"):
     value: bool
 
 
-ViewerCommand = Play | PlayUpload | WatchLive | Pause | Resume | Seek | SetSpeed | SetLoop | ShowAttention
+# Of a server that records (--record-to)
+
+
+class TrimmedClip(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of a clip, and its label as it was typed."""
+
+    label: Annotated[str, Meta(min_length=1, max_length=MAX_LABEL_CHARS)]
+    start: Annotated[float, Meta(ge=0, le=MAX_CLIP_SECONDS)]  # seconds since the first event
+    stop: Annotated[float, Meta(ge=0, le=MAX_CLIP_SECONDS)]
+
+
+class SavedName(Struct, frozen=True, forbid_unknown_fields=True):
+    """A recording of the list."""
+
+    label: Annotated[str, Meta(min_length=1, max_length=MAX_LABEL_CHARS)]
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
+
+
+class Record(Command, frozen=True, tag="record"):
+    value: Annotated[float, Meta(ge=MIN_CLIP_SECONDS, le=MAX_CLIP_SECONDS)] | None = None  # seconds; None: until stop
+
+
+class StopRecord(Command, frozen=True, tag="stop"):
+    value: None = None
+
+
+class DiscardClip(Command, frozen=True, tag="discard"):
+    value: None = None
+
+
+class SaveClip(Command, frozen=True, tag="save"):
+    value: TrimmedClip
+
+
+class DeleteRecording(Command, frozen=True, tag="delete"):
+    value: SavedName
+
+
+class StartTraining(Command, frozen=True, tag="train"):
+    value: None = None
+
+
+class CancelTraining(Command, frozen=True, tag="cancel"):
+    value: None = None
+
+
+SessionCommand = Record | StopRecord | DiscardClip | SaveClip | DeleteRecording | StartTraining | CancelTraining
+PlayerCommand = Play | PlayUpload | WatchLive | Pause | Resume | Seek | SetSpeed | SetLoop | ShowAttention
+ViewerCommand = PlayerCommand | SessionCommand
 _COMMANDS = msgspec.json.Decoder(ViewerCommand)
 
 

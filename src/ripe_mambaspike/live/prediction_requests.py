@@ -33,7 +33,7 @@ class PredictionRequests:
 
     def __init__(self, network: ServedNetwork, folder: Path, limits: ServerLimits) -> None:
         self.active = 0
-        self._network, self._folder, self._limits = network, folder, limits
+        self.network, self._folder, self._limits = network, folder, limits
         self._computing = asyncio.Lock()
 
     async def answer(
@@ -63,12 +63,12 @@ class PredictionRequests:
             if boundary is not None:
                 name, path = await asyncio.to_thread(self._take_file, path, boundary, made)
             shown = display_name(name)
-            recording = await read_in_subprocess(path, shown, self._folder, self._limits, self._network.given_size)
+            recording = await read_in_subprocess(path, shown, self._folder, self._limits, self.network.given_size)
         finally:
             for one in made:
                 one.unlink(missing_ok=True)
         async with self._computing:
-            return await asyncio.to_thread(classify_received, self._network, recording, shown)
+            return await asyncio.to_thread(classify_received, self.network, recording, shown)
 
     def _take_file(self, form: Path, boundary: bytes, made: list[Path]) -> tuple[str, Path]:
         """The file of a form, by its name and where it was written; the path is noted before anything is written."""

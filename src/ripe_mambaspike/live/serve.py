@@ -1,5 +1,6 @@
 """`serve`: a page that plays recordings, or a live source, through a network."""
 
+import asyncio
 import importlib.util
 import socket as sockets
 import sys
@@ -9,14 +10,19 @@ from pathlib import Path
 import torch
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.events.region import Crop
+from ripe_mambaspike.inference.classifier import Classifier, load_network
 from ripe_mambaspike.inference.stream.sources import describe_source_start, open_stream
-from ripe_mambaspike.live.access import check_host, known_names
+from ripe_mambaspike.live.access import check_host, is_loopback, known_names
 from ripe_mambaspike.live.broadcast import LiveStream
+from ripe_mambaspike.live.class_folders import ClassFolders
 from ripe_mambaspike.live.library import display_name, list_recordings
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.network import ServedNetwork, make_served_network
+from ripe_mambaspike.live.recorder import EventRecorder
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
+from ripe_mambaspike.live.session import RecordingSession
+from ripe_mambaspike.live.training_job import TrainingJob
 from ripe_mambaspike.train.threads import available_cores
 
 PACKAGES = ("starlette", "uvicorn", "websockets")
@@ -31,6 +37,9 @@ def make_service(
     source: str | None = None,
     window_ms: float | None = None,
     hop_ms: float | None = None,
+    record_to: Path | None = None,
+    allow_training: bool = False,
+    runs: Path = Path("runs"),
     limits: ServerLimits | None = None,
 ) -> Service:
     """Prepare and check what is to be served.
@@ -40,14 +49,64 @@ def make_service(
     source: a live source for all viewers: udp://HOST:PORT or tcp://HOST:PORT, a camera (docs/cameras.md), a recording,
         or - for standard input
     window_ms, hop_ms: by default the length of the training clips, and half of it
+    record_to: a folder that viewers may record the live source to, as LABEL/001.raw; only on a loopback host
+    allow_training: whether viewers may also train on that folder; the networks are written to `runs`
     """
+    _check_recording(host, source, record_to, allow_training)
     check_packages()
     limits = limits or ServerLimits()
     names = known_names(check_host(host), sockets.gethostname())
     listed, found = ([], 0) if recordings is None else list_recordings(recordings, limits.listed)
     network = make_served_network(classifier, window_ms, hop_ms)
     live = None if source is None else _open_live(network, source, limits.frames)
-    return Service(network, listed, live, limits, names, found=found)
+    service = Service(network, listed, live, limits, names, found=found)
+    if record_to is not None and live is not None:
+        training_runs = runs if allow_training else None
+        service.session = make_session(service, live, record_to, training_runs, window_ms, hop_ms)
+    return service
+
+
+def make_session(
+    service: Service,
+    live: LiveStream,
+    record_to: Path,
+    runs: Path | None,
+    window_ms: float | None = None,
+    hop_ms: float | None = None,
+) -> RecordingSession:
+    """Recording the live source of a service, saved below a folder; with `runs`, also training on it."""
+    limits = service.limits
+    folders = ClassFolders(record_to, limits.recorded_classes, limits.recorded_files, limits.recorded_bytes)
+    live.recorder = EventRecorder(limits.clip_events, limits.clip_seconds, live.missed)
+    training = None if runs is None else TrainingJob(record_to, runs, limits.training_seconds)
+
+    async def serve_trained(run: Path) -> None:
+        before = service.network.classifier
+        network = await asyncio.to_thread(load_trained, run, before, live.size, live.crop, window_ms, hop_ms)
+        service.replace_network(network)
+
+    return RecordingSession(folders, live.recorder, training, serve_trained)
+
+
+def load_trained(
+    run: Path,
+    before: Classifier,
+    size: tuple[int, int] | None,
+    crop: Crop | None,
+    window_ms: float | None = None,
+    hop_ms: float | None = None,
+) -> ServedNetwork:
+    """The network of a run for the same source as the one before, checked and warmed up.
+
+    A source of which a crop is drawn is also recorded as that crop, so the network has to be told of the whole sensor.
+    """
+    whole = (size or before.sensor_size) if crop is not None else None
+    classifier = load_network(run, device=before.device.type, sensor_size=whole, crop=crop)
+    network = make_served_network(classifier, window_ms, hop_ms)
+    if size is not None:
+        network.for_stream(size)
+    network.warm_up()
+    return network
 
 
 def serve(
@@ -73,6 +132,20 @@ def check_packages() -> None:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"ripe serve needs the package {missing[0]}; install ripe-mambaspike[serve]")
+
+
+def _check_recording(host: str, source: str | None, record_to: Path | None, allow_training: bool) -> None:
+    """Writing and training are for this machine alone: there is no password."""
+    if allow_training and record_to is None:
+        raise InputError.expected("allow_training", "a folder with the recordings (--record-to)", "none")
+    if record_to is None:
+        return
+    if source is None:
+        raise InputError.expected("record_to", "a live source to record (--source)", "none")
+    if not is_loopback(check_host(host)):
+        raise InputError.expected(
+            "record_to", "a host that only this machine can reach, such as 127.0.0.1", f"'{host}'"
+        )
 
 
 def _open_live(network: ServedNetwork, source: str, frames: int) -> LiveStream:

@@ -29,6 +29,7 @@ from ripe_mambaspike.live.limits import TRY_AGAIN_LATER_CODE, ConnectionCounter,
 from ripe_mambaspike.live.messages import error_message
 from ripe_mambaspike.live.network import ServedNetwork
 from ripe_mambaspike.live.prediction_requests import PredictionRequests, status_of
+from ripe_mambaspike.live.session import RecordingSession
 from ripe_mambaspike.live.viewer import Viewer
 from ripe_mambaspike.live.watched import PredictionWorker
 
@@ -44,6 +45,7 @@ PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/record.js": ("record.js", "text/javascript; charset=utf-8"),
     "/panel.js": ("panel.js", "text/javascript; charset=utf-8"),
     "/screen.js": ("screen.js", "text/javascript; charset=utf-8"),
     "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
@@ -65,6 +67,7 @@ class Service:
     worker: PredictionWorker = field(default_factory=PredictionWorker)
     library: RecordingLibrary | None = None  # while it runs
     predictions: PredictionRequests | None = None
+    session: RecordingSession | None = None  # on a server that records
     folder: Path | None = None
     found: int = 0  # recordings in the folder, of which some are listed
     viewers: int = 0
@@ -72,17 +75,23 @@ class Service:
 
     def hello(self) -> dict[str, Any]:
         return {
-            "network": self._network(),
+            "network": self.library.describe_network() if self.library else {},
             "recordings": self.library.describe() if self.library else [],
             "live": None if self.live is None else self.live.name,
+            "record": None if self.session is None else self.session.describe(),
             "palette": PALETTE.ravel().tolist(),
             "upload_bytes": self.limits.upload_bytes,
         }
 
-    def _network(self) -> dict[str, Any]:
-        """What the page shows about the network; class names come from a file, so they are made safe to show."""
-        facts = self.network.describe()
-        return {**facts, "name": display_name(str(facts["name"])), "classes": [*map(display_name, facts["classes"])]}
+    def replace_network(self, network: ServedNetwork) -> None:
+        """Serve another network from now on; called on the server's event loop."""
+        self.network = network
+        if self.library is not None:
+            self.library.replace_network(network)
+        if self.predictions is not None:
+            self.predictions.network = network
+        if self.live is not None:
+            self.live.replace_network(lambda size: network.for_stream(size)[0])
 
 
 def make_app(service: Service) -> "Starlette":
@@ -134,6 +143,8 @@ def make_app(service: Service) -> "Starlette":
         try:
             yield
         finally:
+            if service.session is not None:
+                await service.session.close()
             if service.live is not None:
                 await asyncio.to_thread(service.live.stop)
             await asyncio.to_thread(service.worker.stop)
@@ -196,7 +207,7 @@ async def _watch(service: Service, socket: "WebSocket") -> None:
         return
     service.viewers += 1
     try:
-        viewer = Viewer(socket, library, service.worker, service.live, service.limits)
+        viewer = Viewer(socket, library, service.worker, service.live, service.limits, service.session)
         code = await viewer.run(service.hello())
     finally:
         service.viewers -= 1

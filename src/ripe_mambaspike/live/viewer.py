@@ -13,13 +13,9 @@ from ripe_mambaspike.live.clock import PlaybackClock
 from ripe_mambaspike.live.frames import MIN_SPAN_US, pack_frame
 from ripe_mambaspike.live.limits import TRY_AGAIN_LATER_CODE, ServerLimits, TokenBucket
 from ripe_mambaspike.live.messages import (
-    Pause,
     Play,
     PlayUpload,
-    Resume,
-    Seek,
-    SetLoop,
-    SetSpeed,
+    SessionCommand,
     ShowAttention,
     ViewerCommand,
     WatchLive,
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
 
     from ripe_mambaspike.live.broadcast import LiveStream
     from ripe_mambaspike.live.library import RecordingKey, RecordingLibrary
+    from ripe_mambaspike.live.session import RecordingSession
     from ripe_mambaspike.live.watched import PredictionWorker, WatchedRecording
 
 MAX_PREDICTIONS = 64  # of one message
@@ -55,8 +52,11 @@ class Viewer:
         worker: "PredictionWorker",
         live: "LiveStream | None",
         limits: ServerLimits,
+        session: "RecordingSession | None" = None,
     ) -> None:
         self._socket, self._library, self._worker, self._live, self._limits = socket, library, worker, live, limits
+        self._session, self._networks = session, library.networks
+        self._seen: dict[str, object] = {}  # versions of what the session has told
         self._recording: WatchedRecording | None = None
         self._clock: PlaybackClock | None = None
         self._watching_live = False
@@ -118,10 +118,14 @@ class Viewer:
                 self._attention = command.value
                 if command.value and self._recording is not None:
                     self._sent = 0  # predictions that were sent without it are sent again
+            case _ if isinstance(command, SessionCommand):
+                if self._session is None:
+                    raise InputError.expected("record", "a server that records (ripe serve --record-to)", "another")
+                await self._session.execute(command)
             case _ if self._clock is None or self._recording is None:
                 raise InputError.expected("recording", "one that is being played", "none")
             case _:
-                self._set_clock(_change_clock(self._clock, command, _now()))
+                self._set_clock(self._clock.execute(command, _now()))
 
     async def _watch_live(self) -> None:
         if self._live is None:
@@ -176,9 +180,23 @@ class Viewer:
 
     async def _show(self) -> int | None:
         while True:
-            for message in self._messages():
+            if self._networks != self._library.networks:
+                await self._change_network()
+            for message in self._messages() if self._session is None else self._session_messages(self._session):
                 await self._send(message)
             await asyncio.sleep(self._wait())
+
+    async def _change_network(self) -> None:
+        """Another network is served: a live source goes on with it, and a recording has to be chosen again."""
+        self._networks = self._library.networks
+        await self._send(encode("network", network=self._library.describe_network()))
+        if self._watching_live:
+            await self._watch_live()
+        else:
+            self._stop_watching()
+
+    def _session_messages(self, session: "RecordingSession") -> list[str | bytes]:
+        return [*session.messages(self._seen), *self._messages()]
 
     def _wait(self) -> float:
         """Seconds until the next frame is due. Frames that were missed meanwhile are skipped."""
@@ -261,21 +279,6 @@ class Viewer:
                     await self._socket.send_bytes(message)
         except (WebSocketDisconnect, RuntimeError):  # gone, or closed meanwhile for what it sent
             raise ViewerLeftError from None
-
-
-def _change_clock(clock: PlaybackClock, command: ViewerCommand, now: float) -> PlaybackClock:
-    match command:
-        case Pause():
-            return clock.pause(now)
-        case Resume():
-            return clock.resume(now)
-        case Seek():
-            return clock.seek(now, command.value)
-        case SetSpeed():
-            return clock.change(now, speed=command.value)
-        case SetLoop():
-            return clock.change(now, loop=command.value)
-    raise AssertionError(command)
 
 
 def _now() -> float:

@@ -60,7 +60,8 @@ class StreamRunner:
             source.check_sizes(check_sensor or self._make_now)
         self._latency = LatencyHistogram()
         self._failure: BaseException | None = None
-        self._over = False
+        self._over = self._replace = False
+        self._late = 0  # events that were too late for streamers that were replaced
         self._first_us: int | None = None
         self._last: tuple[int, float] | None = None  # the newest event's time, and when it came
         self._reported, self._reported_at = 0, float("-inf")  # invalid packets
@@ -76,6 +77,8 @@ class StreamRunner:
                 packet = self._queue.get(min(POLL_SECONDS, self.limits.stall_seconds))
                 now = time.monotonic()
                 self._report_packets(now)
+                if self._replace:
+                    self._remake_streamer()
                 if packet is not None:
                     quiet_since, stalled = now, False
                     self._take(packet)
@@ -106,7 +109,7 @@ class StreamRunner:
         return {
             "queue": self._queue.dropped,
             "rate": 0 if self._limiter is None else self._limiter.dropped,
-            "late": 0 if self._streamer is None else self._streamer.late,
+            "late": self._late + (0 if self._streamer is None else self._streamer.late),
             "stray": self._sorter.stray,
         }
 
@@ -125,6 +128,16 @@ class StreamRunner:
     def _make_now(self, size: tuple[int, int]) -> None:
         """Make the streamer at the first events of a sensor, which checks the sensor (reader thread)."""
         self._streamer = self._make_streamer(size)
+
+    def replace_streamer(self) -> None:
+        """Make the streamer again before the next packet, as `make_streamer` does then; open windows are dropped."""
+        self._replace = True
+
+    def _remake_streamer(self) -> None:
+        self._replace = False
+        if self._streamer is not None:
+            self._late += self._streamer.late
+            self._streamer = self._make_streamer(self._streamer.sensor_size)
 
     def _stopping(self) -> bool:
         wanted = self.limits.max_predictions

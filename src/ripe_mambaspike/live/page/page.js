@@ -1,5 +1,6 @@
 // The page: the connection, the controls, and when what is drawn.
 import { Panel } from '/panel.js';
+import { Studio } from '/record.js';
 import { Screen, readFrame } from '/screen.js';
 
 const $ = id => document.getElementById(id);
@@ -8,6 +9,8 @@ const state = {
   socket: null, opened: null, paused: false, position: 0, round: 0, frame: null, arrivals: [], hello: null, wait: 500, fresh: false,
   uploads: 0, busy: false, sliding: false, lost: false, sent: 0,
 };
+
+const studio = new Studio(sendCommand, screen.colours);
 
 // The connection.
 function connect() {
@@ -45,7 +48,11 @@ function receive(message) {
       state.fresh = true;
       return undefined;
     case 'status': return status(message);
-    case 'error': return notice(message.message);
+    case 'error':
+      studio.warn(message.message);
+      return notice(message.message);
+    case 'network': return changeNetwork(message.network);
+    case 'recorder': case 'classes': case 'training': return studio.receive(message);
   }
   return undefined;
 }
@@ -68,21 +75,34 @@ function greet(hello) {
   state.hello = hello;
   state.sent = 0;
   state.wait = 500;
-  const { name, classes, time_steps: steps, grid, window, hop, causal } = hello.network;
-  panel.classes = classes;
-  $('network').textContent = `${name}: ${classes.length} classes, ${steps} steps of ${grid[1]}×${grid[0]}, ` +
-    (causal ? 'a prediction' : `windows of ${+window.toFixed(3)} s`) + ` every ${+hop.toFixed(3)} s`;
+  describe(hello.network);
   screen.setPalette(hello.palette);
+  studio.greet(hello.record);
   const list = $('recordings'), own = [...list.querySelectorAll('option[data-upload]')];
   const first = new Option(hello.recordings.length ? 'choose a recording …' : 'none listed: upload one', '');
   list.replaceChildren(first, ...hello.recordings.map((one, number) => new Option(one.name, String(number))), ...own);
   $('live').hidden = !hello.live;
   if (hello.live) $('live').textContent = `Watch ${hello.live}`;
   enable(true);
-  if (state.lost) notice('The connection was lost for a moment; choose again what to watch.', true);
+  if (state.lost && !hello.record) notice('The connection was lost for a moment; choose again what to watch.', true);
   state.opened = null;
   state.lost = false;
   if ($('overlay').checked) sendCommand('attention', true);
+  if (hello.record) sendCommand('live');
+}
+
+function describe({ name, classes, time_steps: steps, grid, window, hop, causal }) {
+  panel.classes = classes;
+  $('network').textContent = `${name}: ${classes.length} classes, ${steps} steps of ${grid[1]}×${grid[0]}, ` +
+    (causal ? 'a prediction' : `windows of ${+window.toFixed(3)} s`) + ` every ${+hop.toFixed(3)} s`;
+}
+
+/** The server has another network, with classes of its own. A live source goes on; what was played is closed. */
+function changeNetwork(network) {
+  const playing = state.opened && !state.opened.live;
+  close();
+  describe(network);
+  if (playing) notice('The server has a new network; choose again what to watch.', true);
 }
 
 function close() {
@@ -148,6 +168,8 @@ function enable(connected) {
   $('recordings').disabled = !connected;
   $('upload').disabled = !connected || state.busy;
   $('live').disabled = !connected;
+  document.body.classList.toggle('live', Boolean(state.opened && state.opened.live));
+  studio.enable(connected);
 }
 
 function setPaused(paused) {
@@ -222,6 +244,7 @@ $('position').addEventListener('input', () => { state.sliding = true; seek(Numbe
 
 document.addEventListener('keydown', event => {
   const { key, target } = event;
+  if (studio.key(event, Boolean(state.opened && state.opened.live))) return;
   if (event.ctrlKey || event.metaKey || event.altKey || !state.opened || state.opened.live) return;
   if (['SELECT', 'INPUT'].includes(target.tagName) && (key !== ' ' || target.type !== 'range')) return;
   if (key === ' ' && target.tagName !== 'BUTTON') $('play').click();
@@ -258,7 +281,7 @@ function draw() {
   if (seconds && !state.sliding) $('position').value = 1000 * state.position / seconds;
 }
 
-addEventListener('resize', () => { state.fresh = true; });
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { panel.shown = undefined; state.fresh = true; });
+addEventListener('resize', () => { state.fresh = true; studio.draw(); });
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { panel.shown = undefined; state.fresh = true; studio.draw(); });
 connect();
 requestAnimationFrame(draw);
