@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
-.PHONY: help quickstart test test-slow check format bench fuzz torture test-gpu clean
+.PHONY: help quickstart test test-slow check format docs notebooks bench fuzz torture test-gpu clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1 \t\2/p' Makefile
@@ -39,6 +39,13 @@ check: $(VENV)/.installed-dev  ## style and types
 format: $(VENV)/.installed-dev  ## format the code and fix lint errors
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev  ## build the documentation as a site, _site/index.html; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "_site/index.html"
+
+notebooks: $(VENV)/.installed-dev  ## run the notebooks of examples/ and store their outputs in them
+	@$(BIN)/python -m tools.run_notebooks
 
 bench: $(VENV)/.installed  ## time inference and a training step, and reading and binning events, on the CPU
 	@$(BIN)/ripe bench infer --batches 1

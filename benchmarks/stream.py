@@ -85,6 +85,9 @@ class SteadySource:
         self.last_invalid: str | None = None
         self._packets, self._number = packets, round(seconds * 1e6 / PACKET_US)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def packets(self, stopped: Callable[[], bool]) -> Iterator[Events]:
         began = time.monotonic()
         for index in range(self._number):

@@ -2,14 +2,18 @@
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from ripe_mambaspike.cli.main import _parse, main
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ripe_mambaspike"
 HOUSE = (ROOT / "docs" / "house.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+STARTING = ("get-started.md", "own-recordings.md")
 WALKS = {
     "From a recording to a prediction": 6,
     "One training step": 8,
@@ -58,3 +62,30 @@ def test_links_and_files_exist(page):
         assert any(places), f"{page.name} names {file}, which does not exist"
     for file, name in re.findall(r"`((?:[a-z_]+/)+[a-z]\w+\.py)`: `([\w.]+)`", text):
         assert name in definitions(PACKAGE / file), f"{file} has no {name}"
+
+
+def shell_commands(page):
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    lines = [line.split("  #")[0].split(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith("ripe ")]
+
+
+@pytest.mark.parametrize("command", [line for page in STARTING for line in shell_commands(page)])
+def test_a_command_for_beginners_has_known_options(command):
+    parsed = _parse(shlex.split(command)[1:])
+    assert type(parsed).__name__.endswith("Command")
+
+
+@pytest.mark.slow
+def test_the_first_prediction_is_as_printed(tmp_path, monkeypatch, capsys):
+    """The Python block of the page prints the text block after it, and the command the next one."""
+    text = (ROOT / "docs" / "get-started.md").read_text()
+    code, printed, shown = re.search(
+        r"```python\n(.*?)```\n\n```text\n(.*?)```.*?```text\n(.*?)```", text, re.DOTALL
+    ).groups()
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+    command, _, answer = shown.partition("\n")
+    assert main(shlex.split(command.removeprefix("$ "))[1:]) == 0
+    assert capsys.readouterr().out.split() == answer.split()

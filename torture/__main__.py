@@ -26,7 +26,9 @@ from torture.trials import (
     timed,
 )
 
-KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 100, "adapt": 100, "study": 50}
+KILLS = {
+    "train": 500, "prepare": 500, "export": 100, "sim make": 100, "record": 100, "fuse": 100, "adapt": 100, "study": 50,
+}  # fmt: skip
 
 
 def main() -> int:

@@ -85,6 +85,11 @@ def _untimed(value: Any) -> Any:
     return [_untimed(one) for one in value] if isinstance(value, list) else value
 
 
+def recorded_state(folder: Path) -> State:
+    """The digest of the recording; what a killed recorder left under a temporary name may stay, to be recovered."""
+    return {name: value for name, value in tree(folder).items() if not name.startswith(".")}
+
+
 def store_state(folder: Path) -> State:
     return {name: value for name, value in tree(folder).items() if not name.endswith(".part")}
 
@@ -118,6 +123,7 @@ def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
         Job("export", lambda out: ["export", str(network), "--to", "safetensors", "--out", str(out / "small"),
                                    "--weights", "fp16"], tree),
         Job("sim make", _simulate, store_state),
+        Job("record", lambda out: _record(sources / "class0" / "0.bin", out), recorded_state),
         Job("fuse", lambda out: ["fuse", str(network), "--out", str(out / "fused")], tree),
         Job("adapt", lambda out: ["adapt", str(network), str(small), "--out", str(out / "adapted")], tree),
         Job("study", lambda out: _study(base, out), study_state, only_kills=True),
@@ -137,6 +143,10 @@ def _study(root: Path, out: Path) -> list[str]:
         "study", "components", "--on", "synthgesture", "--arms", "no-tdm", "--seeds", "0", "--out", str(out), "--json",
         "--root", str(root), "--set", *SETTINGS[1:],
     ]  # fmt: skip
+
+
+def _record(source: Path, out: Path) -> list[str]:
+    return ["record", "--source", str(source), "--pace", "fast", "--out", str(out / "clip.raw"), "--force", "--json"]
 
 
 def prepare_words(root: Path, out: Path, workers: int = 1) -> list[str]:

@@ -11,8 +11,9 @@ READERS = (
 OTHERS = {
     "labels": "models", "model-folder": "models", "export-folder": "exports", "torch-export": "exports",
     "checkpoint": "runs", "resume": "runs", "recipe": "runs", "store": "stores", "archive": "stores",
-    "label-table": "stores", "packet": "streams", "pipe": "streams", "message": "streams", "upload": "requests",
-    "label": "sessions", "session": "sessions",
+    "label-table": "stores",
+    "packet": "streams", "pipe": "streams", "evt-stream": "streams", "dv-stream": "streams",
+    "message": "streams", "upload": "requests", "label": "sessions", "session": "sessions",
 }  # fmt: skip
 GROUPS = ("readers", "others")
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.data.datasets import prepare_dataset as prepare_dataset
     from ripe_mambaspike.data.datasets import verify_dataset as verify_dataset
     from ripe_mambaspike.data.download import download_dataset as download_dataset
+    from ripe_mambaspike.data.gesture_calibration import calibrate_gestures as calibrate_gestures
     from ripe_mambaspike.data.loading import load_dataset as load_dataset
     from ripe_mambaspike.data.simulated import simulate_dataset as simulate_dataset
     from ripe_mambaspike.deploy.adapt import adapt as adapt
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.predict import Prediction as Prediction
     from ripe_mambaspike.inference.predict import predict as predict
     from ripe_mambaspike.inference.prediction_picture import view_prediction as view_prediction
+    from ripe_mambaspike.inference.stream.connected import list_cameras as list_cameras
+    from ripe_mambaspike.inference.stream.record import record as record
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
     from ripe_mambaspike.live.serve import serve as serve
     from ripe_mambaspike.models.expand import expand as expand
@@ -76,6 +79,7 @@ _MODULES = {  # module → the names it brings to the top level
     "data.calibration": ("calibrate_camera",),
     "data.datasets": ("list_datasets", "prepare_dataset", "verify_dataset"),
     "data.download": ("download_dataset",),
+    "data.gesture_calibration": ("calibrate_gestures",),
     "data.loading": ("load_dataset",),
     "data.simulated": ("simulate_dataset",),
     "deploy.adapt": ("adapt",),
@@ -93,6 +97,8 @@ _MODULES = {  # module → the names it brings to the top level
     "inference.classifier": ("Classifier",),
     "inference.predict": ("Prediction", "predict"),
     "inference.prediction_picture": ("view_prediction",),
+    "inference.stream.connected": ("list_cameras",),
+    "inference.stream.record": ("record",),
     "inference.streamer": ("Streamer",),
     "live.serve": ("serve",),
     "models.expand": ("expand",),

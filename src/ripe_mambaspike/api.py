@@ -41,10 +41,17 @@ def load(
 ) -> Classifier:
     """A trained network with its class names and its binning, for `predict` and `Streamer`.
 
-    `path` is the folder of a run (its best network is taken), of a saved network in any form, or of an export. The
-    binning is that of training unless `time_steps`, `grid`, `sensor_size` (width, height) or `crop` (x, y, width,
-    height) say otherwise. `device` is "cpu" (the default), "cuda" or "auto". `trust` opens an export that carries code,
-    and runs that code.
+    The binning is that of training unless an argument says otherwise.
+
+    Args:
+        path: the folder of a run (its best network is taken), of a saved network in any form, or of an export, or the
+            name of a shipped network
+        time_steps: T, time bins of a recording
+        grid: side of the bins' grid
+        sensor_size: (width, height) of the recordings' sensor
+        crop: (x, y, width, height), the part of the sensor to bin
+        device: "cpu" (the default), "cuda" or "auto"
+        trust: open an export that carries code, and run that code
     """
     if not is_export(Path(path)):
         return load_network(path, time_steps=time_steps, grid=grid, sensor_size=sensor_size, crop=crop, device=device)
@@ -68,12 +75,17 @@ def evaluate(
 ) -> CheckpointEvaluation:
     """Evaluate the network of a run, or of a saved folder, on a split of a dataset, binned as for training.
 
-    dataset, root, partition, store: the dataset, its folder, its way of splitting and its preparation (a key or
-        "current"); by default those of training
-    fused: fuse the network first
-    shuffle: put every clip's time steps into a random order, to see what the network knows from time
-    device: "auto", "cpu" or "cuda"
-    model: evaluate this network instead of the saved one
+    Args:
+        checkpoint: the folder of a run or of a saved network, or the name of a shipped network
+        dataset: name of the dataset; by default that of training
+        root: its folder; by default that of training
+        split: "train", "val" or "test"
+        partition: how the dataset is split, where there are several ways; by default as in training
+        store: key of one of its preparations, or "current"; by default that of training
+        fused: fuse the network first
+        shuffle: put every clip's time steps into a random order, to see what the network knows from time
+        device: "auto", "cpu" or "cuda"
+        model: evaluate this network instead of the saved one
     """
     if fused and model is not None:
         raise InputError.expected("fused", "False with a model", fused)

@@ -120,6 +120,16 @@ def earlier_versions(path: Path) -> list[Path]:
     return [found for found in _temporaries(path.parent, re.escape(path.name)) if found.name.endswith(".old")]
 
 
+def unfinished_versions(path: Path) -> list[Path]:
+    """Temporary files of this path that killed writers left; none where locks are not supported."""
+    found = []
+    for temporary in _temporaries(path.parent, re.escape(path.name)):
+        with writer_dead(temporary) as dead:
+            if dead:
+                found.append(temporary)
+    return found
+
+
 def remove_leftovers(folder: Path, names: str) -> list[Path]:
     """Remove temporary files that killed writers left in a folder, for files and folders matching the pattern `names`.
 

@@ -97,7 +97,7 @@ def test_an_unknown_set(tmp_path):
     for call in (dataset_info, lambda name: list_dataset(name, tmp_path)):
         with raises(ConfigError, "dataset", mentions=("'mnist'", *datasets())):
             call("mnist")
-    assert {*SETS, "synthgesture", "sim-nmnist", *OPEN} == set(datasets())
+    assert {*SETS, "synthgesture", "sim-dvsgesture", "sim-nmnist", *OPEN} == set(datasets())
 
 
 @pytest.mark.parametrize(

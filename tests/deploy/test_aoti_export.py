@@ -119,6 +119,21 @@ def test_what_does_not_compile_is_refused_and_nothing_is_written(graph, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_small_weights_are_not_expanded_in_the_package(model, graph, tmp_path, monkeypatch):
+    frozen = []
+
+    def remember(program, *, package_path, inductor_configs):
+        frozen.append(inductor_configs["freezing"])
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", remember)
+    monkeypatch.setattr(type(aoti), "unavailable_reason", lambda self: None)
+    for one in (graph, make_graph("tail", model, 10, 12)):
+        with raises(ConfigError, "to"):
+            aoti.save(one, tmp_path / "tail.pt2", dynamic=False)
+    assert frozen == [False, True]
+
+
 def test_a_missing_compiler_is_named(graph, tmp_path, monkeypatch):
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", lambda: "no-such-compiler")
     with raises(ConfigError, "to", mentions="C++ compiler"):

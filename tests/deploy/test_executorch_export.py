@@ -68,6 +68,17 @@ def test_the_runtime_gives_pytorchs_logits(model, program):
         assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
+def test_spikes_and_constant_convolutions_are_xnnpacks(program):
+    """What is left for ExecuTorch's own kernels has no comparison, and only the convolution of int8 weights."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    (plan,) = deserialize_pte_binary(program.read_bytes()).program.execution_plan
+    names = [operator.name for operator in plan.operators]
+    assert "aten::ge" not in names
+    assert "aten::bmm" not in names
+    assert {delegate.id for delegate in plan.delegates} == {"XnnpackBackend"}
+
+
 def test_a_later_call_leaves_the_outputs_of_an_earlier_one(program):
     run = executorch_file.load(program, trust=True)
     first = run(synthetic_clip(2, 10, 12, seed=0))[0]

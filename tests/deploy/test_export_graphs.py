@@ -89,7 +89,7 @@ def test_states_are_the_network_s(loud, exporting):
     assert all(states[f"stages.{level}.second_conv.input"].mean() > 0.01 for level in range(3))
 
 
-@pytest.mark.parametrize("length", [1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 3])
+@pytest.mark.parametrize("length", [1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 3, 18 * CHUNK + 5])
 @pytest.mark.parametrize("state", [False, True], ids=["from zero", "from a state"])
 def test_the_scan_at_odd_lengths(length, state):
     generator = torch.Generator().manual_seed(length)

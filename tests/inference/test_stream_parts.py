@@ -41,7 +41,7 @@ def test_a_frame_holds_its_events():
     [
         (lambda d: d[:10], "10 bytes are shorter than a header"),
         (lambda d: b"EVNT" + d[4:], "the magic is b'EVNT'"),
-        (lambda d: d[:4] + b"\x02" + d[5:], "the version is 2"),
+        (lambda d: d[:4] + b"\x03" + d[5:], "the version is 3"),
         (lambda d: d[:6] + b"\0\0" + d[8:], "the sensor is 0×18"),
         (lambda d: d[:12] + b"\xff\xff\xff\xff" + d[16:], "the count is 4,294,967,295"),
         (lambda d: d[:-1], "a packet of 29 bytes came as 28"),

@@ -61,3 +61,35 @@ def _show(document: dict[str, Any], folder: Path) -> None:
     for sentence in document["missed"]:
         print(f"missed: {sentence}")
     print(f"{folder}: calibration.json, comparison.json, comparison.png, twins.png")
+
+
+@dataclass
+class CalibrateGesturesCommand:
+    """Fit the camera of simulated gestures to real clips by their statistics, and compare each with clips that a camera
+    fitted to the others gives."""
+
+    real: Annotated[Path, option("DIR")]
+    """The clips: NN_NAME.bin of a DVS128, NN the class of DVS-Gesture, 01 to 11."""
+    out: Annotated[Path, option("DIR")] = Path("gesture-camera")
+    """Where the fitted cameras and the comparison go."""
+    rounds: Number = 40
+    """Cameras tried in each fit."""
+    json: Json = False
+
+    def run(self) -> int:
+        from ripe_mambaspike import calibrate_gestures
+
+        with progress_bar("calibrating") as update:
+            document = calibrate_gestures(self.real, self.out, rounds=self.rounds, progress=update)
+        if self.json:
+            print_json(document)
+            return 0
+        real, simulated = document["mean"]["real"], document["mean"]["simulated"]
+        rows = [
+            (name, f"{real[name]:,.3f}", f"{simulated[name]:,.3f}", f"{simulated[name] / max(real[name], 1e-9):.2f}")
+            for name in real
+        ]
+        title = f"{len(document['held_out'])} clips, each beside clips of a camera fitted to the others (means)"
+        print_table(console(), title, ("", "real", "simulated", "ratio"), rows)
+        print(f"{self.out}: camera.json, comparison.json, and a camera for each clip left out")
+        return 0

@@ -24,6 +24,7 @@ from ripe_mambaspike.cli.output import print_message
 from ripe_mambaspike.cli.paper import PaperCommand
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.cli.recipes import RecipesCommand, show_fields
+from ripe_mambaspike.cli.record import RecordCommand
 from ripe_mambaspike.cli.report import ReportCommand
 from ripe_mambaspike.cli.seeds import SeedsCommand
 from ripe_mambaspike.cli.send import SendCommand
@@ -50,6 +51,7 @@ COMMANDS = {
     "paper": PaperCommand,
     "predict": PredictCommand,
     "recipes": RecipesCommand,
+    "record": RecordCommand,
     "report": ReportCommand,
     "seeds": SeedsCommand,
     "send": SendCommand,
@@ -94,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(command, int):
             return command
         limit_openmp_spin()
-        if words[0] not in ("data", "send"):  # which do not use torch
+        if words[0] not in ("data", "record", "send"):  # which do not use torch
             from ripe_mambaspike.ops.memory import keep_freed_memory
 
             keep_freed_memory()

@@ -19,9 +19,9 @@ class ServeCommand(NetworkOptions):
     """The address to listen on; by default only this machine can connect."""
     recordings: Folder = None
     """A folder whose recordings are offered."""
-    source: Annotated[str | None, option("udp://HOST:PORT|tcp://HOST:PORT|FILE|-")] = None
-    """A live source for all viewers, as for ripe stream: a UDP or TCP port to listen on, a recording, or standard
-    input."""
+    source: Annotated[str | None, option("ADDRESS|FILE|-")] = None
+    """A live source for all viewers, as for ripe stream: a UDP or TCP port to listen on (udp://HOST:PORT,
+    tcp://HOST:PORT), a camera (usb://, inivation://, dv://HOST:PORT), a recording, or - for standard input."""
     record_to: Folder = None
     """A folder that viewers may record the live source to, as LABEL/001.raw; the server must then be reachable from
     this machine alone."""

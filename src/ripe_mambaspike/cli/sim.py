@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.calibrate import CalibrateCommand
+from ripe_mambaspike.cli.calibrate import CalibrateCommand, CalibrateGesturesCommand
 from ripe_mambaspike.cli.data.sets import print_notes, show_store
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Count, Float, Json, Number, Settings, option
@@ -17,7 +17,8 @@ class MakeCommand:
     """Simulate a dataset into a store, ready for training. An interrupted run continues where it stopped."""
 
     name: Annotated[str, tyro.conf.Positional, option("SET")]
-    """gestures-hard, sim-caltech101, sim-cifar10 (each also with -small), sim-nmnist or synthgesture."""
+    """gestures-hard, sim-caltech101, sim-cifar10 (each also with -small), sim-dvsgesture, sim-nmnist or
+    synthgesture."""
     out: Annotated[Path, option("DIR")]
     """The folder to put it in, which is then the dataset's root."""
     images: Annotated[Path | None, option("PATH")] = None
@@ -25,7 +26,8 @@ class MakeCommand:
     Gestures need none."""
     set: Settings = field(default_factory=list)
     """Difficulty, such as noise_hz=2: pictures, recordings, contrast, noise_hz, shift, mirror for pictures; people,
-    speed, distance, angle, clutter, shake, noise_hz for gestures-hard. docs/simulator.md says what they mean."""
+    speed, distance, angle, clutter, shake, noise_hz for gestures-hard; people, texture, sway, distance, angle, speed,
+    background for sim-dvsgesture. docs/simulator.md says what they mean."""
     train: Count = None
     """Number of training clips. Default: the set's own."""
     val: Count = None
@@ -41,7 +43,8 @@ class MakeCommand:
     seed: Number = 0
     """Another seed gives other recordings."""
     calibration: Annotated[Path | None, option("FILE")] = None
-    """A camera fitted by ripe sim calibrate. Default: the one that ships."""
+    """A camera fitted by ripe sim calibrate, or for sim-dvsgesture by ripe sim calibrate-gestures. Default: the one
+    that ships."""
     workers: Count = None
     """Number of processes. Default: one for each core."""
     json: Json = False
@@ -68,4 +71,8 @@ class MakeCommand:
         return 0
 
 
-SIM_COMMANDS = {"make": MakeCommand, "calibrate": CalibrateCommand}
+SIM_COMMANDS = {
+    "make": MakeCommand,
+    "calibrate": CalibrateCommand,
+    "calibrate-gestures": CalibrateGesturesCommand,
+}

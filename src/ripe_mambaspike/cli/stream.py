@@ -15,8 +15,10 @@ from ripe_mambaspike.cli.output import console, print_message, print_warnings
 from ripe_mambaspike.cli.signals import stop_on_signal
 from ripe_mambaspike.command_options import Count, DeviceName, Flag, Milliseconds, option
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.region import format_size
 
 if TYPE_CHECKING:
+    from ripe_mambaspike.inference.classifier import Classifier
     from ripe_mambaspike.inference.stream.summary import StreamSummary
     from ripe_mambaspike.inference.streamer import StreamPrediction
 
@@ -28,13 +30,14 @@ class StreamCommand(NetworkOptions):
     """Classify a stream of events while it arrives.
 
     A window of fixed length ends every hop; its prediction is that of ripe predict on the window's events. The stream
-    is a recording that is replayed, or packets on standard input, in UDP datagrams or over a TCP connection
+    is a camera, a recording that is replayed, or packets on standard input, in UDP datagrams or over a TCP connection
     (docs/streaming.md describes the format; ripe send sends them). Ctrl-C ends it with a summary.
     """
 
-    source: Annotated[str, option("FILE|udp://HOST:PORT|tcp://HOST:PORT|-")]
-    """A recording of any format, a UDP or TCP port to listen on, or - for standard input. With TCP, the stream ends
-    when the sender closes its connection."""
+    source: Annotated[str, option("ADDRESS|FILE|-")]
+    """A recording of any format, a UDP or TCP port to listen on (udp://HOST:PORT, tcp://HOST:PORT), - for standard
+    input, or a camera: usb://, inivation:// or dv://HOST:PORT (ripe record --list shows those that are connected). With
+    TCP, the stream ends when the sender closes its connection."""
     window: Milliseconds = None
     """Length of a window. Default: that of the training clips (their median), or 1500 ms if the network does not store
     it."""
@@ -63,8 +66,8 @@ class StreamCommand(NetworkOptions):
     """Print one JSON line for every prediction, and one for the summary."""
 
     def run(self) -> int:
-        from ripe_mambaspike.inference.stream.addresses import is_address
         from ripe_mambaspike.inference.stream.run import make_stream
+        from ripe_mambaspike.inference.stream.sources import describe_source_start
         from ripe_mambaspike.inference.stream.summary import StreamLimits
         from ripe_mambaspike.inference.streamer import MAX_WINDOW_US
 
@@ -87,8 +90,10 @@ class StreamCommand(NetworkOptions):
                 )  # fmt: skip
             if self.window is None:
                 warn_default_window(classifier)
-            if is_address(self.source):
-                print_message(f"listening on {self.source}")
+            if (start := describe_source_start(self.source)) is not None:
+                print_message(start)
+            if classifier.sensor_given or classifier.region.crop_given:
+                print_message(_describe_region(classifier))
             try:
                 stream.run()
             except (OutputError, BrokenPipeError):
@@ -127,6 +132,14 @@ def output_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reason = error.strerror or error
         raise OutputError(f"stdout: expected an output that can be written, got {reason}", field="stdout") from error
+
+
+def _describe_region(classifier: "Classifier") -> str:
+    """Which part of the source's sensor goes to which grid."""
+    region = classifier.region
+    height, width = classifier.grid
+    part = "all" if region.crop is None else f"the part {' '.join(map(str, region.crop))}"
+    return f"{part} of the {format_size(region.size)} sensor is binned to the network's grid of {width}×{height}"
 
 
 def _microseconds(option: str, milliseconds: float, least: int = 1, most: int = MAX_OPTION_US) -> int:
@@ -178,6 +191,7 @@ def print_summary(summary: "StreamSummary") -> None:
         lines.append(f"invalid packets: {summary.invalid_packets:,} (the last: {escape(summary.last_invalid or '')})")
     if summary.lost_packets:
         lines.append(f"datagrams lost before they were read: {summary.lost_packets:,}")
+    lines += [f"{escape(name)}: {count:,}" for name, count in summary.losses.items()]
     rest = {"windows without an event": summary.silent_windows, "stalls": summary.stalls, "restarts": summary.restarts}
     if counted := [f"{name} {count:,}" for name, count in rest.items() if count]:
         lines.append(", ".join(counted))

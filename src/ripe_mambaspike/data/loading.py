@@ -53,14 +53,20 @@ def load_dataset(
 ) -> "EventDataset | BinnedDataset":
     """The clips of one split, `train`, `val` or `test`, of a prepared dataset.
 
-    time_steps: bin every clip into counts [T, 2, H, W], for a DataLoader; without it, items are recordings
-    grid, by, binary: as for `bin_events`, with time_steps
-    transform: a callable over the events of a clip (a structured array of x, y, t, p) that returns such an array, for
-        example one of tonic's; it is called before binning, for every item
-    sensor_size: (width, height) of what the transform returns, where it differs from the recordings'
-    partition: one of several ways of splitting; by default the dataset's first
-    store: the folder of the stores, by default in the root; with it, the root may be None
-    store_key: one of several preparations, by its key (`ripe data list`); by default the current one
+    Args:
+        name: a dataset of `list_datasets`
+        root: its folder, which was prepared with `prepare_dataset`
+        split: "train", "val" or "test"
+        time_steps: bin every clip into counts [T, 2, H, W], for a DataLoader; without it, items are recordings
+        grid: H and W of the bins as for `bin_events`, with time_steps
+        by: "time" or "count" as for `bin_events`, with time_steps
+        binary: as for `bin_events`, with time_steps
+        transform: a callable over the events of a clip (a structured array of x, y, t, p) that returns such an array,
+            for example one of tonic's; it is called before binning, for every item
+        sensor_size: (width, height) of what the transform returns, where it differs from the recordings'
+        partition: one of several ways of splitting; by default the dataset's first
+        store: the folder of the stores, by default in the root; with it, the root may be None
+        store_key: one of several preparations, by its key (`ripe data list`); by default the current one
     """
     dataset_info(name)
     check_transform(transform, sensor_size)

@@ -29,7 +29,7 @@ from ripe_mambaspike.data.store_index import describe_listing, describe_partitio
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty
+from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty, SceneVariety
 from ripe_mambaspike.events.simulate.exact.pictures import ShownPicture, simulate_exact_pictures
 from ripe_mambaspike.events.simulate.fitted import (
     GESTURE_PIXEL,
@@ -38,7 +38,13 @@ from ripe_mambaspike.events.simulate.fitted import (
     simulate_pictures,
 )
 from ripe_mambaspike.events.simulate.gestures import CLASSES, draw_clip, render
+from ripe_mambaspike.events.simulate.gestures.camera import load_gesture_camera
 from ripe_mambaspike.events.simulate.gestures.hard import draw_hard_clip, simulate_hard_gestures
+from ripe_mambaspike.events.simulate.gestures.lifelike import (
+    Exposure,
+    draw_lifelike_clip,
+    simulate_lifelike_gestures,
+)
 from ripe_mambaspike.events.simulate.pixel import simulate_events
 
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
@@ -83,16 +89,18 @@ def simulate_dataset(
 
     `images` are the pictures to show, which every set but those of gestures needs; `train`, `val` and `test` are how
     many clips to make, the set's own numbers when not given; `size` is the sensor's side, `seconds` how long a gesture
-    is watched; `difficulty` changes fields of `PictureDifficulty` or `GestureDifficulty`. A set whose checksum ships
-    is compared with it. With more than one worker, a script of yours needs the usual `if __name__ == "__main__":`.
+    is watched; `difficulty` changes fields of `PictureDifficulty`, `GestureDifficulty` or `SceneVariety`. A set
+    whose checksum ships is compared with it. With more than one worker, a script of yours needs the usual
+    `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
-    camera = load_calibration(calibration)
     checked = check_made(name, images, size, seed, variation)
+    how = set_difficulty(name, difficulty or {})
+    watcher = load_gesture_camera(calibration) if isinstance(how, SceneVariety) else None
+    camera = load_calibration(calibration if watcher is None else None)
     if not PREPARATIONS[name].needs_pictures and calibration is None:
         camera = replace(camera, pixel=GESTURE_PIXEL)
-    how = set_difficulty(name, difficulty or {})
-    recipe = SimulationRecipe(name, *checked, camera, duration_us(name, seconds), how)
+    recipe = SimulationRecipe(name, *checked, camera, duration_us(name, seconds), how, watcher)
     counts = {"train": train, "val": val, "test": test}
     if images is None:
         source, planned = None, plan_gestures(name, CLASSES, counts)
@@ -204,6 +212,13 @@ def _gestures(
             hard, recipe.calibration, recipe.size, recipe.step_us, WARM_UP_US, seeds, how.noise_hz, recipe.variation
         )
     duration = recipe.duration_us
+    if isinstance(how, SceneVariety) and recipe.camera is not None:
+        lifelike = [
+            draw_lifelike_clip(clip.label, seed, part, duration, how)
+            for clip, seed, part in zip(clips, seeds, parts, strict=True)
+        ]
+        seen = Exposure(recipe.size, duration, recipe.step_us, WARM_UP_US)
+        return simulate_lifelike_gestures(lifelike, recipe.camera, seen, seeds, recipe.variation)
     drawn = [
         replace(draw_clip(clip.label, seed, part), duration_us=duration)
         for clip, seed, part in zip(clips, seeds, parts, strict=True)

@@ -10,6 +10,7 @@ from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty
 from ripe_mambaspike.events.simulate.exact.pictures import picture_clip_us
 from ripe_mambaspike.events.simulate.fitted import STEP_US, CameraCalibration
 from ripe_mambaspike.events.simulate.gestures import DURATION_US
+from ripe_mambaspike.events.simulate.gestures.camera import GestureCamera
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class SimulationRecipe:
     variation: float
     calibration: CameraCalibration
     duration_us: int = DURATION_US  # of a gesture's clip
-    difficulty: Difficulty | None = None  # of an open set, which is computed in whole numbers
+    difficulty: Difficulty | None = None  # of an open set, or how lifelike scenes vary
+    camera: GestureCamera | None = None  # that watches lifelike gestures, in place of the calibration
 
     @property
     def size(self) -> tuple[int, int]:
@@ -41,6 +43,7 @@ class SimulationRecipe:
 def describe_simulation(recipe: SimulationRecipe, pictures: str | None) -> dict[str, Any]:
     """The recipe as the index keeps it."""
     harder = {} if recipe.difficulty is None else {"difficulty": asdict(recipe.difficulty)}
+    camera = recipe.camera or recipe.calibration
     return {
         "version": VERSION,
         "set": recipe.name,
@@ -49,7 +52,7 @@ def describe_simulation(recipe: SimulationRecipe, pictures: str | None) -> dict[
         "step_us": recipe.step_us,
         "seed": recipe.seed,
         "variation": recipe.variation,
-        "calibration": json.loads(json.dumps(asdict(recipe.calibration))),
+        "calibration": json.loads(json.dumps(asdict(camera))),
         "pictures": pictures,
         **harder,
     }

@@ -48,10 +48,19 @@ def bin_events(
     stop_us: int | None = None,
     sensor_size: tuple[int, int] | None = None,
 ) -> "Tensor":
-    """Counts [T, 2, H, W], float32; polarity 0 (OFF) first.
+    """Count events in bins: [T, 2, H, W], float32, polarity 0 (OFF) first.
 
-    `grid` is one side or (height, width), the sensor's own by default. `start_us` and `stop_us` give the span to divide
-    by time, by default from the first event to the last. `binary` stores 1 for any number of events.
+    Args:
+        recording: a recording, or its events with the fields x, y, t and p
+        time_steps: T; not needed with by="window"
+        by: "time" for bins of equal duration, "count" for equal numbers of events, "window" for bins of `window_us`
+        window_us: duration of a bin with by="window"
+        grid: H and W as one side or (height, width); the sensor's own by default
+        binary: store 1 for any number of events instead of their count
+        spread: divide an event between the cells that its pixel overlaps, by area
+        start_us: start of the span that is divided; by default the first event
+        stop_us: its end; by default the last event
+        sensor_size: (width, height), for events without a recording
     """
     import torch
 

@@ -50,9 +50,15 @@ def read(
     strict: bool = False,
     format: str | None = None,
 ) -> Recording:
-    """Read a whole recording. `sensor_size` (width, height) and `time_unit` are for formats that do not store them.
+    """Read a whole recording; the format is found by the file's content.
 
-    `format` names the format instead of recognizing it by content, for example "dat" for a DAT file without its header.
+    Args:
+        path: the file
+        sensor_size: (width, height), for formats that do not store it
+        time_unit: "s", "ms", "us" or "ns", for formats that do not fix it
+        strict: raise where there would be a warning: events outside the sensor, times that run backwards, …
+        format: name of the format, where it is not to be found by content, such as "dat" for a DAT file without its
+            header
     """
     opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict, format=format)
     pieces = list(opened.pieces())

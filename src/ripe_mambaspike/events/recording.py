@@ -66,7 +66,17 @@ def pack_events(x: Any, y: Any, t: Any, p: Any) -> Events:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recording:
-    """Events of one sensor, in the order of the file they came from."""
+    """Events of one sensor, in the order of the file they came from.
+
+    `recording["t"]` is the column of the times, and `len(recording)` the number of events.
+
+    Args:
+        events: structured array with the fields x, y (pixels), t (µs) and p (0 OFF, 1 ON)
+        sensor_size: (width, height)
+        format: name of the file format it was read from
+        metadata: what the file says beside its events
+        warnings: problems that did not prevent it from being read
+    """
 
     events: Events  # structured: x, y, t (µs), p
     sensor_size: tuple[int, int]  # (width, height)

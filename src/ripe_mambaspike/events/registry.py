@@ -9,6 +9,8 @@ with a function that recognizes the format, and optionally a function that encod
 
     @register_writer(".toy")
     def encode_toy(recording: Recording) -> Iterator[bytes]: ...
+
+A format that can be written piece by piece, while a camera is recorded, also registers a `ChunkEncoder`.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,13 +18,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.recording import Events, Recording
 from ripe_mambaspike.events.source import EventSource, ReadOptions
 
 Opener = Callable[[Path, ReadOptions], EventSource]
 Encoder = Callable[[Recording], Iterator[bytes]]
+
+
+class ChunkEncoder(Protocol):
+    """Encodes a recording piece by piece; made with the sensor's size and the earliest time of the first piece."""
+
+    def encode(self, events: Events) -> bytes:
+        """The next bytes of the file, after the header with the first ones; raises InputError and changes nothing."""
+
+    def new_header(self) -> bytes | None:
+        """What the file has to begin with at the end, of the length of the header; None to leave it."""
+
+
+MadeEncoder = TypeVar("MadeEncoder", bound=ChunkEncoder)
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,7 @@ class EventFormat:
 
 FORMATS: dict[str, EventFormat] = {}
 ENCODERS: dict[str, Encoder] = {}  # by the ending of the file's name
+CHUNK_ENCODERS: dict[str, Callable[[tuple[int, int], int], ChunkEncoder]] = {}  # by the ending, too
 
 
 def register_format(
@@ -98,5 +115,15 @@ def register_writer(*suffixes: str) -> Callable[[Encoder], Encoder]:
     def register(encode: Encoder) -> Encoder:
         ENCODERS.update(dict.fromkeys(suffixes, encode))
         return encode
+
+    return register
+
+
+def register_chunk_encoder(*suffixes: str) -> Callable[[type[MadeEncoder]], type[MadeEncoder]]:
+    """Register the class that encodes files with these endings piece by piece."""
+
+    def register(made: type[MadeEncoder]) -> type[MadeEncoder]:
+        CHUNK_ENCODERS.update(dict.fromkeys(suffixes, made))
+        return made
 
     return register

@@ -12,7 +12,15 @@ from ripe_mambaspike.files import write_file
 
 
 def write(recording: Recording, path: str | Path) -> Path:
-    """Write a recording in the format of the file's suffix. The file is written atomically."""
+    """Write a recording in the format of the file's suffix. The file is written atomically.
+
+    Args:
+        recording: the recording
+        path: a file that ends in .bin, .npz, .npy, .raw, .aedat, .csv or .txt
+
+    Returns:
+        The path.
+    """
     path = Path(os.fspath(path))
     encode = check_target(path)
     if not len(recording):

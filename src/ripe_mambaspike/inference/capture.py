@@ -13,7 +13,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.cuda_graphs import no_recording, record
+from ripe_mambaspike.models.cuda_graphs import no_recording, record_graph
 from ripe_mambaspike.models.fused import kernels_cover, plan_network, run_fused
 from ripe_mambaspike.models.input_checks import check_finite
 from ripe_mambaspike.models.memory import explain_model_memory
@@ -40,7 +40,7 @@ class Captured:
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan_network(model, example) if covered else None
         if example.is_cuda:  # without capture, the network is called directly
-            self._graph, self._output = record(lambda: self._compute(self.example))
+            self._graph, self._output = record_graph(lambda: self._compute(self.example))
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.run(x).logits
@@ -78,7 +78,16 @@ class Captured:
 
 
 def capture(model: Model, example: Tensor, dtype: torch.dtype | None = None) -> Captured:
-    """Prepare the network for inputs like the example; matrix products are computed in `dtype`."""
+    """Prepare a network for inputs of one shape; on a GPU the pass is recorded as one CUDA graph.
+
+    Args:
+        model: a network in evaluation mode
+        example: clips [B, T, 2, H, W] of the shape and on the device of all later ones
+        dtype: precision of matrix products and convolutions, such as `torch.bfloat16`; by default that of the example
+
+    Returns:
+        A function from clips [B, T, 2, H, W] to logits [B, T, num_classes].
+    """
     return Captured(model, example, dtype)
 
 

@@ -34,7 +34,22 @@ MAX_DURATION_RATIO = 2  # of a recording and the training clips; beyond it there
 
 @dataclass(frozen=True)
 class Classifier:
-    """A network, the names of its classes and the binning that it was trained on."""
+    """A network, the names of its classes and the binning that it was trained on.
+
+    Args:
+        model: the network
+        class_names: one for each output
+        time_steps: T, time bins of a recording
+        grid: (height, width) of the bins
+        bin_by: "time" for bins of equal duration, "count" for equal numbers of events
+        binary: whether a bin holds 1 for any number of events instead of their count
+        grid_given: whether the caller chose the grid, whatever the sensor
+        sensor_size: (width, height) before the crop; None if not known
+        crop: (x, y, width, height), the part of the sensor that is binned; None for all of it
+        duration_us: median of the training clips' durations
+        sensor_given: whether the caller chose the sensor's size, whatever the recording says
+        crop_given: whether the caller chose the crop
+    """
 
     model: "Model"
     class_names: tuple[str, ...]

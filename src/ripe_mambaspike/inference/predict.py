@@ -36,7 +36,14 @@ class TimelineStep:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The class of a recording."""
+    """The class of a recording.
+
+    Args:
+        label: name of the most likely class
+        probability: its probability, from 0 to 1
+        probabilities: of all classes by their names, in the order of the outputs
+        timeline: for each step its time span, the leading class by its end and the probability of that class
+    """
 
     label: str
     probability: float
@@ -54,9 +61,12 @@ class Prediction:
 def predict(network: "Classifier | Model", recording: Recording | str | Path) -> Prediction:
     """The class of one recording: softmax of the mean of the logits over the steps, in float32.
 
-    `network` is what `load` gives, or a model; `recording` is a recording or the path of one. The timeline shows the
-    mean over the steps so far. Unless the network is causal it mixes tokens of the whole clip, so a step's logits are
-    not those that a shorter recording would give.
+    The timeline shows the mean over the steps so far. Unless the network is causal it mixes tokens of the whole clip,
+    so a step's logits are not those that a shorter recording would give.
+
+    Args:
+        network: what `load` gives, or a model
+        recording: a recording, or the path of one
     """
     if isinstance(network, Classifier):
         classifier = network

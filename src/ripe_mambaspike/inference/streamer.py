@@ -56,10 +56,17 @@ class StreamPrediction:
 class Streamer:
     """Events in packets of any size → a prediction every hop, once the first window is full.
 
-    `sensor_size` is the source's. It must be that of the training recordings, where that is known, unless the
-    classifier was loaded for another. The network's crop is applied here. With `early` every open window gets a
-    prediction whenever one of its bins closes: more predictions, more work. A network that is not RIPE-MambaSpike has
-    no steps: it computes a window when its last bin closes, and has no early predictions.
+    A network that is not RIPE-MambaSpike has no steps: it computes a window when its last bin closes, and has no early
+    predictions.
+
+    Args:
+        classifier: what `load` gives; its crop is applied to the events
+        sensor_size: (width, height) of the source. It must be that of the training recordings, where that is known,
+            unless the classifier was loaded for another.
+        window_us: length of a window
+        hop_us: time from one window's end to the next; by default one bin
+        early: predict for every open window whenever one of its bins closes: more predictions, more work
+        attention: also return where the last stage attends
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.region import Crop, crop_events
 from ripe_mambaspike.events.source import empty_events
 from ripe_mambaspike.inference.stream.run import StreamRunner
-from ripe_mambaspike.inference.stream.sources import StreamSource
+from ripe_mambaspike.inference.stream.source_registry import StreamSource
 from ripe_mambaspike.inference.stream.summary import StreamLimits
 from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS, RenderedFrame, full_color_count, render_frame
@@ -129,6 +129,8 @@ class LiveStream:
         if lost := getattr(source, "lost", 0):
             sentence = f"{lost:,} datagrams lost before they were read"
             problem = f"{sentence}; {problem}" if problem else sentence
+        for loss, count in list(getattr(source, "losses", {}).items()):
+            problem = f"{count:,} {loss}; {problem}" if problem else f"{count:,} {loss}"
         return {
             "live": True,
             "lag": lag if 0 < lag < MAX_LAG_SECONDS else 0.0,

@@ -12,8 +12,7 @@ import torch
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.region import Crop
 from ripe_mambaspike.inference.classifier import Classifier, load_network
-from ripe_mambaspike.inference.stream.addresses import is_address
-from ripe_mambaspike.inference.stream.sources import open_stream
+from ripe_mambaspike.inference.stream.sources import describe_source_start, open_stream
 from ripe_mambaspike.live.access import check_host, is_loopback, known_names
 from ripe_mambaspike.live.broadcast import LiveStream
 from ripe_mambaspike.live.class_folders import ClassFolders
@@ -47,7 +46,8 @@ def make_service(
 
     host: the address that `serve` will listen on, for the names that requests may use
     recordings: a folder whose recordings are offered
-    source: a live source for all viewers: udp://HOST:PORT or tcp://HOST:PORT, a recording, or - for standard input
+    source: a live source for all viewers: udp://HOST:PORT or tcp://HOST:PORT, a camera (docs/cameras.md), a recording,
+        or - for standard input
     window_ms, hop_ms: by default the length of the training clips, and half of it
     record_to: a folder that viewers may record the live source to, as LABEL/001.raw; only on a loopback host
     allow_training: whether viewers may also train on that folder; the networks are written to `runs`
@@ -149,7 +149,7 @@ def _check_recording(host: str, source: str | None, record_to: Path | None, allo
 
 
 def _open_live(network: ServedNetwork, source: str, frames: int) -> LiveStream:
-    name = source if is_address(source) else "standard input" if source == "-" else Path(source).name
+    name = source if describe_source_start(source) else "standard input" if source == "-" else Path(source).name
     classifier = network.classifier
     opened = open_stream(source, sensor_size=network.given_size, region=classifier.region, keep_listening=True)
     return LiveStream(display_name(name), opened, lambda size: network.for_stream(size)[0], frames, classifier.crop)

@@ -1,9 +1,9 @@
 """CUDA graphs: a pass captured once and replayed as a whole.
 
 A pass over one clip is about a hundred short kernels; launching them from Python takes twenty times
-as long as computing them. `record` captures any pass. `RecordedPasses` does it for `model(x)` in evaluation: the third
-call with an input shape is captured, if it is small enough for launches to matter. `RecordedUpdates` does it for the
-steps of a stream, which update a state in place. The results are bit-identical. RIPE_CUDA_GRAPHS=off disables this.
+as long as computing them. `record_graph` captures any pass. `RecordedPasses` does it for `model(x)` in evaluation: the
+third call with an input shape is captured, if it is small enough for launches to matter. `RecordedUpdates` does it for
+the steps of a stream, which update a state in place. The results are bit-identical. RIPE_CUDA_GRAPHS=off disables this.
 """
 
 import os
@@ -40,7 +40,7 @@ def no_recording() -> Iterator[None]:
         _recording.reset(token)
 
 
-def record(compute: Callable[[], T], warm_ups: int = WARM_UPS) -> tuple[torch.cuda.CUDAGraph | None, T]:
+def record_graph(compute: Callable[[], T], warm_ups: int = WARM_UPS) -> tuple[torch.cuda.CUDAGraph | None, T]:
     """The graph of a pass and the output that each replay overwrites; None if the pass cannot be captured."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -104,7 +104,7 @@ class RecordedPasses:
             self._calls.clear()
         with torch.inference_mode():
             example = x.clone()
-            graph, logits = record(lambda: compute(example), warm_ups=1)
+            graph, logits = record_graph(lambda: compute(example), warm_ups=1)
         self._recorded[key] = _Recorded(plan, graph, example, logits)
         return self._recorded[key]
 
@@ -143,7 +143,7 @@ class RecordedUpdates(Generic[T]):
     def _record(self, inputs: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph | None, tuple[Tensor, ...], T]:
         places = tuple(one.clone() for one in inputs)
         kept = [one.clone() for one in self._updated]
-        graph, output = record(lambda: self._compute(*places), warm_ups=1)
+        graph, output = record_graph(lambda: self._compute(*places), warm_ups=1)
         for one, value in zip(self._updated, kept, strict=True):
             one.copy_(value)
         return graph, places, output

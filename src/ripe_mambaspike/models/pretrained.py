@@ -115,11 +115,13 @@ class ConfigFile(msgspec.Struct, frozen=True):
 
 
 def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
-    """A saved network in evaluation mode. With `form`, a network of another form raises.
+    """A saved network, in evaluation mode.
 
-    `folder` is the folder of a saved network or of a run, whose best network is taken, or the name of a shipped network
-    (`list_pretrained`), or, as text where nothing of it exists here, the id "user/name" of a network on the Hugging
-    Face Hub (extra `hub`).
+    Args:
+        folder: the folder of a saved network or of a run, whose best network is taken, or the name of a shipped network
+            (`list_pretrained`), or, as text where nothing of it exists here, the id "user/name" of a network on the
+            Hugging Face Hub (extra `hub`)
+        form: "training", "deployed" or "dual-kernel"; a network of another form raises
     """
     if is_hub_id(folder):
         model = load_from_hub(str(folder))

@@ -107,11 +107,15 @@ def meta_model(config: ModelConfig, form: str | None = None, name: str | None = 
 def create_model(name: str, *, pretrained: bool = False, seed: int | None = None, **overrides: Any) -> Model:
     """A network by name; any field of its config may be overridden.
 
-    `num_classes=0` gives embeddings instead of logits, `form="deployed"` builds the fused network directly. With a seed
-    the weights are the same every time and the global generator is left as it was.
-
     With `pretrained` the weights are those of a shipped network, named itself (`list_pretrained`) or by the registered
     network that it is. It may be given another `num_classes`, with a new last layer, and another `in_size`.
+
+    Args:
+        name: one of `list_models`, or with `pretrained` also one of `list_pretrained`
+        pretrained: take the weights of a shipped network
+        seed: make the same weights every time, and leave the global generator as it was
+        **overrides: fields of the config, such as `num_classes`, `time_steps` and `in_size`; `num_classes=0` gives
+            embeddings instead of logits, `form="deployed"` builds the fused network directly
     """
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError.expected("seed", "an int", repr(seed))

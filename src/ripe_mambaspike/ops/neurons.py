@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_nodes
 from ripe_mambaspike.ops.shapes import at_least_float32, per_channel
 from ripe_mambaspike.ops.spikes import fire_at, fire_fast_sigmoid
 
@@ -82,6 +83,10 @@ def fire_over_time(
     is κ of a rotating neuron. With `detach_reset` no gradient flows through what a spike takes off the membrane.
     """
     decay, rotation, gain, threshold = neuron
+    if keeps_nodes() and not relaxed:
+        real, imag = (None, None) if initial_state is None else initial_state
+        spikes, potential, real, imag = fire_node(x, decay, rotation, gain, threshold, real, imag, reset)
+        return (spikes, potential if keep_potential else None), (real, None if rotation is None else imag)
     shaped = NeuronConstants(
         *(per_channel(decay, x.ndim - 3), None if rotation is None else per_channel(rotation, x.ndim - 3)),
         *(per_channel(gain, x.ndim - 3), per_channel(threshold, x.ndim - 3)),
@@ -89,6 +94,29 @@ def fire_over_time(
     spikes, potentials, state = neuron_steps(x, shaped, sharpness, relaxed, initial_state, reset, detach_reset)
     potential = torch.stack(potentials, 1).to(x.dtype) if keep_potential else None
     return (torch.stack(spikes, 1).to(x.dtype), potential), state
+
+
+def _empty_fired(x: Tensor, *constants: object) -> tuple[Tensor, ...]:
+    state = at_least_float32(x[:, 0])
+    return torch.empty_like(x), torch.empty_like(x), torch.empty_like(state), torch.empty_like(state)
+
+
+@graph_node("fire", _empty_fired)
+def fire_node(
+    x: Tensor,
+    decay: Tensor,
+    rotation: Tensor | None,
+    gain: Tensor,
+    threshold: Tensor,
+    real: Tensor | None,
+    imag: Tensor | None,
+    reset: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`fire_over_time` → (spikes, potential, final real part, final imaginary part: zeros without rotation)."""
+    neuron, state = NeuronConstants(decay, rotation, gain, threshold), None if real is None else (real, imag)
+    (spikes, potential), (left, turned) = fire_over_time(x, neuron, initial_state=state, reset=reset)
+    assert potential is not None
+    return spikes, potential, left, torch.zeros_like(left) if turned is None else turned
 
 
 def neuron_steps(

@@ -41,9 +41,10 @@ def write_report(
 ) -> Path:
     """Write `report.html` into a run folder and return its path; a warning names what is missing in the page.
 
-    clips: held-out clips (events [T, 2, H, W], label, name), of which `samples` are shown, evenly chosen; by default
-        test clips of the dataset in the run's recipe, if it is there
-    root: the folder of that dataset; by default as in the recipe
+    Args:
+        clips: held-out clips (events [T, 2, H, W], label, name), of which `samples` are shown, evenly chosen;
+            by default test clips of the dataset in the run's recipe, if it is there
+        root: the folder of that dataset; by default as in the recipe
     """
     if samples < 0:
         raise InputError(f"samples: expected 0 or more, got {samples}", field="samples")

@@ -50,9 +50,11 @@ def write_paper(
     Needs no GPU and no download: it counts parameters and operations, and reads what is stored. The page says what is
     missing.
 
-    results: folders of stored results as for `paper_table`, by default benchmarks/results of this checkout
-    run: the folder of a run, for firing rates and accuracy by class
-    network, recording: for filters and attention; by default the shipped gesture network on a simulated hand clap
+    Args:
+        results: folders of stored results as for `paper_table`, by default benchmarks/results of this checkout
+        run: the folder of a run, for firing rates and accuracy by class
+        network: for filters and attention; by default the shipped gesture network
+        recording: for the attention; by default a simulated hand clap
     """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():

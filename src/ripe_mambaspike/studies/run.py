@@ -56,20 +56,21 @@ def run_study(
     Runs that have ended are not repeated, and stopped ones are resumed. The results, also of a study that is stopped,
     are in OUT/NAME. They cover all calls with these settings, so sets and seeds may be run one after the other.
 
-    name: a study of the catalog (see `list_studies`), a .yaml file, or a `Study`
-    on: the sets, as names of recipes or .yaml files; the study's own by default
-    seeds: "0-4", "0,2,7", or ints; the study's own by default
-    root: the folder of the datasets, each in a folder of its name; data/ by default
-    out: the folder of runs and results, shared by all studies; runs/studies by default
-    num_jobs: runs at a time on this machine
-    slurm: instead, a partition and "key=value" options of submitit
-    limit_s: stop after so many seconds; calling again continues
-    settings: fields of every recipe, "schedule.epochs=3"
-    arms: only these and the reference; `every_arm` adds those that are extra
-    latency: a JSON file with milliseconds by device and arm, or by set, device and arm, for the tables
-    reuse: folders with finished runs of `ripe train`, which are copied where the study needs the same ones
-    report_only: run nothing, and write the results of what has ended
-    watch: is called with the progress, and with every run that has ended
+    Args:
+        name: a study of the catalog (see `list_studies`), a .yaml file, or a `Study`
+        on: the sets, as names of recipes or .yaml files; the study's own by default
+        seeds: "0-4", "0,2,7", or ints; the study's own by default
+        root: the folder of the datasets, each in a folder of its name; data/ by default
+        out: the folder of runs and results, shared by all studies; runs/studies by default
+        num_jobs: runs at a time on this machine
+        slurm: instead, a partition and "key=value" options of submitit
+        limit_s: stop after so many seconds; calling again continues
+        settings: fields of every recipe, "schedule.epochs=3"
+        arms: only these and the reference; `every_arm` adds those that are extra
+        latency: a JSON file with milliseconds by device and arm, or by set, device and arm, for the tables
+        reuse: folders with finished runs of `ripe train`, which are copied where the study needs the same ones
+        report_only: run nothing, and write the results of what has ended
+        watch: is called with the progress, and with every run that has ended
     """
     study = name if isinstance(name, Study) else load_study(name)
     _check_options(num_jobs, slurm, limit_s)

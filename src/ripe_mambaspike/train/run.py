@@ -39,13 +39,16 @@ def train(
     stop_requested: Callable[[], bool] = lambda: False,
     processes: Processes = SINGLE_PROCESS,
 ) -> TrainingResult:
-    """Train by a recipe (a `Recipe`, the name of a shipped one, or a .yaml file) and test the selected network.
+    """Train by a recipe, select a network on validation clips, and test it once.
 
-    out: the run's folder, which one run at a time uses; by default the next of runs/NAME-1, runs/NAME-2, … or, to
-        resume, that of the newest run of this name that has not ended, or of the run whose recipe.yaml was given
-    resume: continue the run in that folder, where there is one; a run that has ended returns its result
-    callback: is called after every step and epoch
-    stop_requested: is asked after every step; when true, the state is saved and `TrainingStopped` raised
+    Args:
+        recipe: a `Recipe`, the name of a shipped recipe (`list_recipes`), or a .yaml file
+        out: the run's folder, which one run at a time uses; by default the next of runs/NAME-1, runs/NAME-2, … or, to
+            resume, that of the newest run of this name that has not ended, or of the run whose recipe.yaml was given
+        resume: continue the run in that folder, where there is one; a run that has ended returns its result
+        callback: is called after every step and epoch
+        stop_requested: is asked after every step; when true, the state is saved and `TrainingStopped` raised
+        processes: the processes of a run that several share (`torchrun`)
     """
     given = recipe
     if isinstance(recipe, Recipe):

@@ -47,15 +47,16 @@ def train_seeds(
 
     Finished runs are not repeated, and stopped ones are resumed.
 
-    recipe: name of a shipped recipe, or a .yaml file
-    seeds: "0-4", "0,2,7", or ints
-    folds: cross-validate every seed in so many parts; by default as the recipe says
-    settings: fields of the recipe, "schedule.epochs=3"
-    out: folder of the runs and the summary; runs/NAME-seeds by default
-    num_jobs: runs at a time on this machine
-    slurm: instead, a partition and "key=value" options of submitit
-    against: folder of another group of the same dataset and protocol to compare with
-    report: is called when a run has ended
+    Args:
+        recipe: name of a shipped recipe, or a .yaml file
+        seeds: "0-4", "0,2,7", or ints
+        folds: cross-validate every seed in so many parts; by default as the recipe says
+        settings: fields of the recipe, "schedule.epochs=3"
+        out: folder of the runs and the summary; runs/NAME-seeds by default
+        num_jobs: runs at a time on this machine
+        slurm: instead, a partition and "key=value" options of submitit
+        against: folder of another group of the same dataset and protocol to compare with
+        report: is called when a run has ended
     """
     numbers = parse_seeds(seeds) if isinstance(seeds, str) else list(seeds)
     _check_options(settings, num_jobs, slurm)

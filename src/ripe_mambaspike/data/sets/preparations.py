@@ -12,11 +12,11 @@ from typing import Any, Literal
 from ripe_mambaspike.data.listing import TEST, TRAIN, VALIDATION
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.events.gesture_classes import DURATION_US
-from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty
+from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty, SceneVariety
 from ripe_mambaspike.schema import convert
 from ripe_mambaspike.yaml_text import parse_yaml
 
-Difficulty = PictureDifficulty | GestureDifficulty
+Difficulty = PictureDifficulty | GestureDifficulty | SceneVariety
 Counts = dict[str, int | None]  # clips of each split; None is all that there are pictures for
 ALL: Counts = {TRAIN: None, VALIDATION: None, TEST: None}
 
@@ -39,6 +39,9 @@ class Preparation:
 
 PREPARATIONS = {
     "synthgesture": Preparation("gestures", 64, {TRAIN: 1100, VALIDATION: 220, TEST: 440}),
+    "sim-dvsgesture": Preparation(
+        "gestures", 128, {TRAIN: 2200, VALIDATION: 330, TEST: 660}, SceneVariety(), duration_us=1_450_000
+    ),
     "sim-nmnist": Preparation("digits", 34),
     "sim-cifar10": Preparation(
         "cifar", 34, difficulty=PictureDifficulty(pictures=6, contrast=2.0, noise_hz=0.5, shift=0.05, mirror=True)

@@ -31,6 +31,10 @@ register_simulated(
     files="no pictures",
 )  # fmt: skip
 register_simulated(
+    "sim-dvsgesture", title="simulated gestures as a DVS128 sees them", partitions=("people",), sizes="2530/660",
+    sensor="128×128", files="no pictures",
+)  # fmt: skip
+register_simulated(
     "sim-nmnist", title="simulated stand-in of N-MNIST", partitions=("folders",), sizes="60000/10000", sensor="34×34",
     files="MNIST's IDX files",
 )  # fmt: skip

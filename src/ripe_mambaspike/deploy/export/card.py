@@ -44,7 +44,7 @@ WEIGHTS = {
     "fp32": "float32",
     "fp16": "float16 matrices and float32 vectors; it computes in float32",
     "int8": "int8 matrices with a scale for each output channel, some of them float16, and float32 vectors; "
-    "it computes in float32",
+    "it computes in float32, in ONNX the convolutions of spikes in integers without rounding",
 }
 
 

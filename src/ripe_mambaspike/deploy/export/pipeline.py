@@ -70,12 +70,20 @@ def export(
 
     A RIPE-MambaSpike is fused first; any other network is exported as it is, to safetensors or onnx.
 
-    to: safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (`register_export`)
-    out: folder to write; `export/TO-WEIGHTS` in the run's folder, or in NETWORK-export, when not given
-    weights: int8 weights are calibrated on training recordings (`calibration`, or those of the set it was trained on)
-    graphs: clip, step and tail; all that the network has when not given
-    check: compare what was written with PyTorch on `recordings`, or on `clips` test ones; raises where they differ
-    root: folder of the set; as in the run's recipe when not given
+    Args:
+        source: a network, the folder of a run or of a saved network, or the name of a shipped network
+        to: safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (`register_export`)
+        out: folder to write; `export/TO-WEIGHTS` in the run's folder, or in NETWORK-export, when not given
+        weights: fp32, fp16 or int8; int8 is calibrated on training recordings
+        graphs: clip, step and tail; all that the network has when not given
+        check: compare what was written with PyTorch on `recordings`, or on `clips` test ones; raises where they differ
+        static: fix the batch size and the number of steps in the graphs
+        opset: version of the ONNX operators; that of the exporter when not given
+        recordings: the recordings to compare on
+        calibration: the recordings to calibrate on; training clips of the network's dataset when not given
+        clips: how many test clips to compare on
+        root: folder of the dataset; as in the run's recipe when not given
+        progress: is called with one line for each thing that is done
     """
     options = ExportOptions(to, weights, tuple(graphs), static, opset)
     _check_together(options, check, recordings, calibration, clips)

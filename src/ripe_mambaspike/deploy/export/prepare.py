@@ -15,6 +15,9 @@ from ripe_mambaspike.models.config_check import sync_num_classes
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.nn.neurons import ConstantsNeuron
+from ripe_mambaspike.nn.repconv import FusedConv
+from ripe_mambaspike.ops.graph_nodes import keeps_nodes
+from ripe_mambaspike.ops.integer_conv import integer_conv_node, is_on_filter_grid
 from ripe_mambaspike.ops.neurons import NeuronConstants
 
 LAYERS = {"first_neuron": "neurons", "second_neuron": "neurons", "attention": "attention"}  # and their config fields
@@ -53,6 +56,19 @@ class _Expanded(nn.Module):
         return (wide if self.scale is None else wide * self.scale).to(self.dtype)
 
 
+class IntegerConv(FusedConv):
+    """A convolution that reads spikes, with an int8 weight and a filter on its grid: integers suffice to compute it."""
+
+    parametrizations: nn.ModuleDict
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not keeps_nodes():
+            return super().convolve(x, weight, bias)
+        stored: Any = self.parametrizations["weight"]
+        out = integer_conv_node(x.flatten(0, 1), stored.original, stored[0].scale, bias, self.stride)
+        return out.unflatten(0, x.shape[:2])
+
+
 def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
     """A copy in eval mode, without gradients, in float32 (or float64), with its stored weights."""
     model = require_form(model, "export", "deployed")
@@ -70,11 +86,23 @@ def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeM
         module = prepared.get_submodule(part)
         setattr(module, last, nn.Parameter(one.values.detach().clone(), requires_grad=False))
         parametrize.register_parametrization(module, last, _Expanded(one, model.dtype), unsafe=True)
+    _mark_integer_convs(prepared, stored or {})
     for stage in prepared.stages:
         for name in ("first_neuron", "second_neuron"):
             if isinstance(neuron := getattr(stage, name), ConstantsNeuron):
                 setattr(stage, name, FrozenNeuron(neuron, prepared.dtype))
     return prepared
+
+
+def _mark_integer_convs(model: RipeMambaSpike, stored: Mapping[str, Stored]) -> None:
+    for level, stage in enumerate(model.stages):
+        for name in ("first_conv", "second_conv"):
+            conv, weight = getattr(stage, name), stored.get(f"stages.{level}.{name}.weight")
+            spiking = level > 0 or name == "second_conv"
+            if not spiking or weight is None or weight.scale is None or not isinstance(conv, FusedConv):
+                continue
+            if is_on_filter_grid(conv.coefficient):
+                conv.__class__ = type(IntegerConv.__name__, (IntegerConv, conv.__class__), {})
 
 
 def prepare_whole(model: Model) -> Model:

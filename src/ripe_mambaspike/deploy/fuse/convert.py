@@ -24,12 +24,22 @@ from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 
 
 def fuse(model: Model, *, quiet: bool = False) -> RipeMambaSpike:
-    """The deployed form of a training network, verified; the error goes to standard error unless quiet."""
+    """The deployed form of a training network, verified in float64.
+
+    Args:
+        model: a network in its training form; it is not changed
+        quiet: do not write the largest error to standard error
+    """
     return fuse_with_report(model, quiet=quiet)[0]
 
 
 def dual_kernel(model: Model, *, quiet: bool = False) -> RipeMambaSpike:
-    """The accumulate-only form of a training or deployed network, verified; the error goes to standard error."""
+    """The accumulate-only form of a training or deployed network, verified in float64.
+
+    Args:
+        model: a network in its training or deployed form; it is not changed
+        quiet: do not write the largest error to standard error
+    """
     return dual_kernel_with_report(model, quiet=quiet)[0]
 
 

@@ -3,9 +3,11 @@
 Matrices and kernels that multiply activations become int8 with a scale per row. Other parameters with two dimensions
 (per-step norms, Mamba's decays and depthwise taps) become float16, and so do the first stage's convolutions: every
 later spike depends on them, and they are a hundredth of the network. Vectors stay float32: spikes depend on thresholds,
-time constants, biases and filter coefficients, and they are few.
+time constants and biases, and they are few. The temporal filter before an int8 convolution is rounded to multiples of
+1/128: then what the convolution reads, filtered spikes, are multiples too, and a runtime may compute it in integers.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,12 +25,15 @@ from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored, check_stored, restore, scale_shape
 from ripe_mambaspike.nn.eval_mode import eval_mode
+from ripe_mambaspike.ops.integer_conv import FILTER_GRID, is_on_filter_grid
 
 Rounding = Literal["plain", "searched", "compensated"]
 MIN_CLIPS = 8
 CLIPS_PER_PASS = 4
 SCALE_BYTES = 4
 FORMS = ("deployed", "dual-kernel")
+FILTER_NAME = re.compile(r"stages\.(\d+)\.(?:first|second)_conv\.coefficient")
+COUNTS_FILTER = "stages.0.first_conv.coefficient"  # of event counts, not of spikes
 
 
 class LayerError(NamedTuple):
@@ -112,6 +117,7 @@ def to_int8(
         raise ConfigError.expected("float16_stages", "an int from 0 to 3", float16_stages)
     network = deepcopy(network).float().cpu()
     batches, count = _calibration_batches(clips, network)
+    filters = _round_filters(network, float16_stages)
     moments = input_moments(network, batches)
     halves = tuple(f"stages.{level}.{which}_conv." for level in range(float16_stages) for which in ("first", "second"))
     stored: dict[str, Stored] = {}
@@ -120,6 +126,8 @@ def to_int8(
         if name in moments and _int8_is_smaller(parameter) and not name.startswith(halves):
             stored[name], error = _round_to_int8(name, parameter, moments[name], rounding)
             layers.append(error)
+        elif name in filters:
+            stored[name] = Stored(parameter.detach().half(), None)
         elif (half := _to_float16(parameter)) is not None:
             stored[name] = half
     return stored, CalibrationReport(count, rounding, tuple(layers), _count_by_dtype(network, stored))
@@ -182,6 +190,21 @@ def _parts(clips: Any) -> Iterator[Tensor]:
         if not isinstance(part, Tensor):
             raise InputError.expected("clips", "tensors of binned events", f"a {type(part).__name__}")
         yield (part[None] if part.ndim == 4 else part).detach().cpu().float()
+
+
+def _round_filters(network: RipeMambaSpike, first_stage: int) -> set[str]:
+    """Round the filters of later stages' convolutions, where they are small enough; the names of those rounded."""
+    rounded = set()
+    for name, parameter in network.named_parameters():
+        found = FILTER_NAME.fullmatch(name)
+        if found is None or name == COUNTS_FILTER or network.config.form != "deployed":
+            continue
+        if int(found[1]) >= first_stage:
+            grid = (parameter * FILTER_GRID).round() / FILTER_GRID
+            if is_on_filter_grid(grid):
+                parameter.copy_(grid)
+                rounded.add(name)
+    return rounded
 
 
 def _int8_is_smaller(parameter: Tensor) -> bool:

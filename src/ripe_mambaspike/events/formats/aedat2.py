@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import Events, Recording, pack_events
-from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
+from ripe_mambaspike.events.registry import register_chunk_encoder, register_format, register_writer, starts_with
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks
 
 MAGIC = b"#!AER-DAT2"
@@ -111,33 +111,51 @@ def _decode(
 
 @register_writer(".aedat")
 def encode_aedat2(recording: Recording) -> Iterator[bytes]:
+    yield Aedat2Encoder(recording.sensor_size, recording.first_us).encode(recording.events)
+
+
+@register_chunk_encoder(".aedat")
+class Aedat2Encoder:
     """Times are stored modulo 2³²; the rest goes to a `TimeBase` header line, which other readers ignore."""
-    events = recording.events
-    width, height = recording.sensor_size
-    if width <= 128 and height <= 128:
-        chip, layout = "ch.unizh.ini.jaer.chip.retina.DVS128", DVS
-    elif width <= 1024 and height <= 512:
-        chip, layout = f"eu.seebetter.ini.chips.davis.{_davis(width, height)}", DAVIS
-    else:
-        raise InputError.expected("sensor_size", "at most 1024×512 for AEDAT 2.0", f"{width}×{height}")
-    times = events["t"].astype(np.int64)
-    if len(times) and np.abs(np.diff(times)).max(initial=0) >= PERIOD // 2:
-        raise InputError.expected("t", "events less than 35 minutes apart for AEDAT 2.0 (32-bit times)", "a longer gap")
-    low = (times + PERIOD // 2) % PERIOD - PERIOD // 2
-    base = int(times[0] - low[0]) if len(times) else 0
-    created = datetime.fromtimestamp(0, UTC).strftime("%a %b %d %H:%M:%S %Z %Y")
-    header = (
-        "#!AER-DAT2.0\r\n# This is a raw AE data file - do not edit\r\n"
-        "# Data format is int32 address, int32 timestamp (8 bytes total), repeated for each event\r\n"
-        f"# Timestamps tick is 1 us\r\n# created {created}\r\n# AEChip: {chip}\r\n"
-        f"# SensorSize: {width}x{height}\r\n# TimeBase: {base}\r\n{END}\r\n"
-    )
-    yield header.encode()
-    words = np.empty(len(events), WORD)
-    columns = {name: events[name].astype(np.uint32) for name in "xyp"}
-    words["address"] = columns["x"] << layout.x[0] | columns["y"] << layout.y[0] | columns["p"] << layout.polarity
-    words["time"] = low
-    yield words.tobytes()
+
+    def __init__(self, sensor_size: tuple[int, int], first_us: int) -> None:
+        width, height = self._size = sensor_size
+        if width <= 128 and height <= 128:
+            self._chip, self._layout = "ch.unizh.ini.jaer.chip.retina.DVS128", DVS
+        elif width <= 1024 and height <= 512:
+            self._chip, self._layout = f"eu.seebetter.ini.chips.davis.{_davis(width, height)}", DAVIS
+        else:
+            raise InputError.expected("sensor_size", "at most 1024×512 for AEDAT 2.0", f"{width}×{height}")
+        self._last: int | None = None
+
+    def encode(self, events: Events) -> bytes:
+        times = events["t"].astype(np.int64)
+        if not len(times):
+            return b""
+        steps = np.diff(times, prepend=times[0] if self._last is None else self._last)
+        if np.abs(steps).max(initial=0) >= PERIOD // 2:
+            wanted = "events less than 35 minutes apart for AEDAT 2.0 (32-bit times)"
+            raise InputError.expected("t", wanted, "a longer gap")
+        low = (times + PERIOD // 2) % PERIOD - PERIOD // 2
+        header = self._header(int(times[0] - low[0])) if self._last is None else b""
+        self._last = int(times[-1])
+        words, layout = np.empty(len(events), WORD), self._layout
+        columns = {name: events[name].astype(np.uint32) for name in "xyp"}
+        words["address"] = columns["x"] << layout.x[0] | columns["y"] << layout.y[0] | columns["p"] << layout.polarity
+        words["time"] = low
+        return header + words.tobytes()
+
+    def new_header(self) -> bytes | None:
+        return None
+
+    def _header(self, base: int) -> bytes:
+        created = datetime.fromtimestamp(0, UTC).strftime("%a %b %d %H:%M:%S %Z %Y")
+        return (
+            "#!AER-DAT2.0\r\n# This is a raw AE data file - do not edit\r\n"
+            "# Data format is int32 address, int32 timestamp (8 bytes total), repeated for each event\r\n"
+            f"# Timestamps tick is 1 us\r\n# created {created}\r\n# AEChip: {self._chip}\r\n"
+            f"# SensorSize: {self._size[0]}x{self._size[1]}\r\n# TimeBase: {base}\r\n{END}\r\n"
+        ).encode()
 
 
 def _davis(width: int, height: int) -> str:

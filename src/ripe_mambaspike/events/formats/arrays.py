@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.columns import ColumnConverter, find_columns
-from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
+from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.registry import register_chunk_encoder, register_format, register_writer, starts_with
 from ripe_mambaspike.events.source import BLOCK_WORDS, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
 
 NPY = b"\x93NUMPY"
@@ -241,3 +241,25 @@ def encode_npy(recording: Recording) -> Iterator[bytes]:
     buffer = io.BytesIO()
     npy.write_array(buffer, recording.events, allow_pickle=False)
     yield buffer.getvalue()
+
+
+@register_chunk_encoder(".npy")
+class NpyEncoder:
+    """One array, whose length is put into the header at the end; NumPy leaves room for it."""
+
+    def __init__(self, sensor_size: tuple[int, int], first_us: int) -> None:
+        self._count = 0
+
+    def encode(self, events: Events) -> bytes:
+        header = b"" if self._count else self._header()
+        self._count += len(events)
+        return header + events.astype(EVENT).tobytes() if self._count else b""
+
+    def new_header(self) -> bytes | None:
+        return self._header()
+
+    def _header(self) -> bytes:
+        buffer = io.BytesIO()
+        described = npy.header_data_from_array_1_0(np.empty(0, EVENT))
+        npy.write_array_header_1_0(buffer, {**described, "shape": (self._count,)})
+        return buffer.getvalue()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events, Recording, pack_events
-from ripe_mambaspike.events.registry import register_format, register_writer
+from ripe_mambaspike.events.registry import register_chunk_encoder, register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions, decode_blocks
 
 WORD = np.dtype(("u1", 5))
@@ -65,33 +65,47 @@ def decode_atis(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
 
 @register_writer(".bin")
 def encode_atis(recording: Recording) -> Iterator[bytes]:
-    events = recording.events
-    if not len(events):
-        return
-    if events["x"].max() > 255 or events["y"].max() >= OVERFLOW_ROW:
-        corner = f"events at x = {events['x'].max()}, y = {events['y'].max()}"
-        raise InputError.expected("sensor_size", "x up to 255 and y up to 239 for the 40-bit format", corner)
-    times = events["t"].astype(np.int64)
-    # Write as few overflow events as needed; they can only increase the time.
-    needed = np.maximum.accumulate(np.maximum(0, -((TIME_PERIOD - 1 - times) // OVERFLOW)))
-    times = times - OVERFLOW * needed
-    if times.min() < 0:
-        raise InputError.expected("t", "times from 0 on, in order, for the 40-bit format", "earlier ones")
-    if needed[-1] > MAX_OVERFLOWS:
-        raise InputError.expected(
-            "t",
-            f"times that need at most {MAX_OVERFLOWS:,} overflow events of the 40-bit format",
-            f"{events['t'].max()} µs, which need {needed[-1]:,}",
-            hint="subtract the first time",
-        )
-    words = np.empty((len(events), 5), np.uint8)
-    words[:, 0] = events["x"]
-    words[:, 1] = events["y"]
-    words[:, 2] = (events["p"] << 7) | (times >> 16)
-    words[:, 3] = times >> 8 & 0xFF
-    words[:, 4] = times & 0xFF
-    added = np.diff(needed, prepend=0)
-    if added.any():
-        marker = np.array([0, OVERFLOW_ROW, 0, 0, 0], np.uint8)
-        words = np.insert(words, np.repeat(np.arange(len(events)), added), marker, axis=0)
-    yield words.tobytes()
+    if len(recording):
+        yield AtisEncoder(recording.sensor_size, recording.first_us).encode(recording.events)
+
+
+@register_chunk_encoder(".bin")
+class AtisEncoder:
+    """Writes as few overflow events as needed; they can only increase the time."""
+
+    def __init__(self, sensor_size: tuple[int, int], first_us: int) -> None:
+        self._overflows = 0  # written so far
+
+    def encode(self, events: Events) -> bytes:
+        if not len(events):
+            return b""
+        if events["x"].max() > 255 or events["y"].max() >= OVERFLOW_ROW:
+            corner = f"events at x = {events['x'].max()}, y = {events['y'].max()}"
+            raise InputError.expected("sensor_size", "x up to 255 and y up to 239 for the 40-bit format", corner)
+        times = events["t"].astype(np.int64)
+        needed = np.maximum.accumulate(np.maximum(self._overflows, -((TIME_PERIOD - 1 - times) // OVERFLOW)))
+        times = times - OVERFLOW * needed
+        if times.min() < 0:
+            raise InputError.expected("t", "times from 0 on, in order, for the 40-bit format", "earlier ones")
+        if needed[-1] > MAX_OVERFLOWS:
+            raise InputError.expected(
+                "t",
+                f"times that need at most {MAX_OVERFLOWS:,} overflow events of the 40-bit format",
+                f"{events['t'].max()} µs, which need {needed[-1]:,}",
+                hint="subtract the first time",
+            )
+        words = np.empty((len(events), 5), np.uint8)
+        words[:, 0] = events["x"]
+        words[:, 1] = events["y"]
+        words[:, 2] = (events["p"] << 7) | (times >> 16)
+        words[:, 3] = times >> 8 & 0xFF
+        words[:, 4] = times & 0xFF
+        added = np.diff(needed, prepend=self._overflows)
+        if added.any():
+            marker = np.array([0, OVERFLOW_ROW, 0, 0, 0], np.uint8)
+            words = np.insert(words, np.repeat(np.arange(len(events)), added), marker, axis=0)
+        self._overflows = int(needed[-1])
+        return words.tobytes()
+
+    def new_header(self) -> bytes | None:
+        return None

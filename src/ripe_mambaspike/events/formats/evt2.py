@@ -43,7 +43,7 @@ def open_evt2(path: Path, options: ReadOptions) -> EventSource:
     header = open_prophesee(path, options)
 
     def read_events(source: EventSource) -> Iterator[Events]:
-        return decode_blocks(path, header.start, WORD, partial(_decode, source=source), Evt2State())
+        return decode_blocks(path, header.start, WORD, partial(decode_evt2, source=source), Evt2State())
 
     return EventSource("evt2", read_events, header.sensor_size, header.metadata, SIZES)
 
@@ -54,7 +54,7 @@ def open_evt21(path: Path, options: ReadOptions) -> EventSource:
 
     def read_events(source: EventSource) -> Iterator[Events]:
         source.metadata["upper_half_first"] = upper_first = _is_upper_first(path, header.start)
-        decode = partial(_decode_vectors, source=source, upper_first=upper_first)
+        decode = partial(decode_evt21, source=source, upper_first=upper_first)
         return decode_blocks(path, header.start, DOUBLE_WORD, decode, Evt2State())
 
     return EventSource("evt21", read_events, header.sensor_size, header.metadata, ((320, 320), *SIZES))
@@ -62,14 +62,18 @@ def open_evt21(path: Path, options: ReadOptions) -> EventSource:
 
 def _is_upper_first(path: Path, start: int) -> bool:
     """Whether words have their upper half first: the order in which more of the first block are time words."""
-    for words in blocks(path, start, DOUBLE_WORD):
-        as_sent = np.count_nonzero((words["second"] >> 28 == TIME_HIGH) & (words["first"] == 0))
-        swapped = np.count_nonzero((words["first"] >> 28 == TIME_HIGH) & (words["second"] == 0))
-        return bool(swapped > as_sent)
-    return False
+    return next((surplus_upper_first(words) > 0 for words in blocks(path, start, DOUBLE_WORD)), False)
 
 
-def _decode(words: NDArray[np.uint32], state: Evt2State, source: EventSource) -> tuple[Events, Evt2State]:
+def surplus_upper_first(words: NDArray[np.void]) -> int:
+    """How many more of the words are time words with their upper half first than with their lower half first."""
+    as_sent = np.count_nonzero((words["second"] >> 28 == TIME_HIGH) & (words["first"] == 0))
+    swapped = np.count_nonzero((words["first"] >> 28 == TIME_HIGH) & (words["second"] == 0))
+    return int(swapped) - int(as_sent)
+
+
+def decode_evt2(words: NDArray[np.uint32], state: Evt2State, source: EventSource) -> tuple[Events, Evt2State]:
+    """Words of EVT 2.0 → events and the state after them."""
     highs, time_at, event_at, first, state = _split_words(words, state, source)
     source.leave_out(first, NO_TIME)
     event_at = event_at[first:]
@@ -78,9 +82,10 @@ def _decode(words: NDArray[np.uint32], state: Evt2State, source: EventSource) ->
     return pack_events(picked >> 11 & 0x7FF, picked & 0x7FF, times, picked >> 28), state
 
 
-def _decode_vectors(
+def decode_evt21(
     words: NDArray[np.void], state: Evt2State, source: EventSource, upper_first: bool
 ) -> tuple[Events, Evt2State]:
+    """Words of EVT 2.1 → events and the state after them."""
     upper, mask = (words["first"], words["second"]) if upper_first else (words["second"], words["first"])
     highs, time_at, word_at, first, state = _split_words(upper, state, source)
     fired = np.unpackbits(mask[word_at].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")

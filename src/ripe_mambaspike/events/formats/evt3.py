@@ -25,7 +25,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.formats.evt2 import NO_TIME, UNKNOWN_TIME
 from ripe_mambaspike.events.formats.prophesee import has_encoding, open_prophesee
 from ripe_mambaspike.events.recording import Events, Recording, pack_events
-from ripe_mambaspike.events.registry import register_format, register_writer
+from ripe_mambaspike.events.registry import register_chunk_encoder, register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks, hold_last
 
 WORD = np.dtype("<u2")
@@ -55,18 +55,18 @@ class Evt3State:
 @register_format("evt3", title="EVT 3.0", recognizes=has_encoding("evt3"), headerless=True)
 def open_evt3(path: Path, options: ReadOptions) -> EventSource:
     header = open_prophesee(path, options)
-    base = header.values.get("time_base", "0")
-    offset = int(base) if base.isdecimal() and len(base) < 19 else 0
+    offset = header.time_base
 
     def read_events(source: EventSource) -> Iterator[Events]:
-        for events in decode_blocks(path, header.start, WORD, partial(_decode, source=source), Evt3State()):
+        for events in decode_blocks(path, header.start, WORD, partial(decode_evt3, source=source), Evt3State()):
             events["t"] += offset
             yield events
 
     return EventSource("evt3", read_events, header.sensor_size, header.metadata, LIKELY_SIZES)
 
 
-def _decode(words: NDArray[np.uint16], state: Evt3State, source: EventSource) -> tuple[Events, Evt3State]:
+def decode_evt3(words: NDArray[np.uint16], state: Evt3State, source: EventSource) -> tuple[Events, Evt3State]:
+    """Words of EVT 3.0 → events and the state after them."""
     kind = (words >> 12).astype(np.uint8)
     value = words & 0xFFF
     is_row, is_base = kind == ROW, kind == BASE
@@ -174,46 +174,65 @@ COUNTS, BITS = _bit_tables()
 
 @register_writer(".raw")
 def encode_evt3(recording: Recording) -> Iterator[bytes]:
-    """Encode as single events. The header line `time_base` holds what does not fit into 24 bits of time."""
-    events = recording.events
-    width, height = recording.sensor_size
-    if width > 2048 or height > 2048:
-        raise InputError.expected("sensor_size", "at most 2048×2048 for EVT 3.0", f"{width}×{height}")
-    times = events["t"].astype(np.int64)
-    base = int(times.min()) // (HIGH_PERIOD << 12) * (HIGH_PERIOD << 12) if len(times) else 0
-    if base < 0:
-        raise InputError.expected("t", "times from 0 on for EVT 3.0", f"{times.min()} µs")
-    times -= base
-    yield (
-        f"% evt 3.0\n% format EVT3;height={height};width={width}\n% geometry {width}x{height}\n"
-        f"% time_base {base}\n% end\n"
-    ).encode()
-    if not len(events):
-        return
-    highs, lows, rows = times >> 12, times & 0xFFF, events["y"].astype(np.int64)
-    new_high = np.diff(highs, prepend=-1) != 0
-    new_low = new_high | (np.diff(lows, prepend=-1) != 0)
-    new_row = np.diff(rows, prepend=-1) != 0
-    # The clock may not jump by half its period or more between two time words: step through longer gaps.
-    jumps = np.diff(highs, prepend=0)
-    if (jumps < -(HIGH_PERIOD // 2) + 1).any():
-        raise InputError.expected("t", "times that run back by at most 8 s for EVT 3.0", "a longer way back")
-    steps = np.maximum(0, (jumps - 1) // (HIGH_PERIOD // 2 - 1))
-    if steps.sum() > MAX_TIME_WORDS:
-        seconds = int(np.ptp(times)) // 1_000_000
-        raise InputError.expected("t", f"gaps of at most {MAX_TIME_WORDS:,} time words for EVT 3.0", f"{seconds:,} s")
-    counts = steps + new_high + new_low + new_row + 1
-    ends = np.cumsum(counts)
-    words = np.empty(int(ends[-1]), WORD)
-    words[ends - 1] = SINGLE << 12 | events["p"].astype(np.uint16) << 11 | events["x"]
-    position = ends - 2
-    words[position[new_row]] = ROW << 12 | rows[new_row]
-    position -= new_row
-    words[position[new_low]] = TIME_LOW << 12 | lows[new_low]
-    position -= new_low
-    words[position[new_high]] = TIME_HIGH << 12 | highs[new_high] % HIGH_PERIOD
-    for index in np.flatnonzero(steps):
-        first = ends[index] - counts[index]
-        passed = highs[index] - jumps[index] + (HIGH_PERIOD // 2 - 1) * np.arange(1, steps[index] + 1)
-        words[first : first + steps[index]] = TIME_HIGH << 12 | passed % HIGH_PERIOD
-    yield words.tobytes()
+    """Encode as single events."""
+    yield Evt3Encoder(recording.sensor_size, recording.first_us).encode(recording.events)
+
+
+@register_chunk_encoder(".raw")
+class Evt3Encoder:
+    """Encodes single events. The header line `time_base` holds what does not fit into 24 bits of time."""
+
+    def __init__(self, sensor_size: tuple[int, int], first_us: int) -> None:
+        width, height = sensor_size
+        if width > 2048 or height > 2048:
+            raise InputError.expected("sensor_size", "at most 2048×2048 for EVT 3.0", f"{width}×{height}")
+        self._base = first_us // (HIGH_PERIOD << 12) * (HIGH_PERIOD << 12)
+        if self._base < 0:
+            raise InputError.expected("t", "times from 0 on for EVT 3.0", f"{first_us} µs")
+        self._header = (
+            f"% evt 3.0\n% format EVT3;height={height};width={width}\n% geometry {width}x{height}\n"
+            f"% time_base {self._base}\n% end\n"
+        ).encode()
+        self._last: tuple[int, int, int] | None = None  # high and low part of the time, and row
+        self._gap_words = 0
+
+    def encode(self, events: Events) -> bytes:
+        if not len(events):
+            return b""
+        times = events["t"].astype(np.int64) - self._base
+        highs, lows, rows = times >> 12, times & 0xFFF, events["y"].astype(np.int64)
+        last_high, last_low, last_row = self._last or (0, -1, -1)
+        # The clock may not jump by half its period or more between two time words: step through longer gaps.
+        jumps = np.diff(highs, prepend=last_high)
+        new_high = jumps != 0
+        new_high[0] |= self._last is None
+        new_low = new_high | (np.diff(lows, prepend=last_low) != 0)
+        new_row = np.diff(rows, prepend=last_row) != 0
+        if (jumps < -(HIGH_PERIOD // 2) + 1).any():
+            raise InputError.expected("t", "times that run back by at most 8 s for EVT 3.0", "a longer way back")
+        steps = np.maximum(0, (jumps - 1) // (HIGH_PERIOD // 2 - 1))
+        gap_words = self._gap_words + int(steps.sum())
+        if gap_words > MAX_TIME_WORDS:
+            seconds = gap_words * HIGH_PERIOD // 2 * 4096 // 1_000_000
+            wanted = f"gaps of at most {MAX_TIME_WORDS:,} time words for EVT 3.0"
+            raise InputError.expected("t", wanted, f"{seconds:,} s")
+        counts = steps + new_high + new_low + new_row + 1
+        ends = np.cumsum(counts)
+        words = np.empty(int(ends[-1]), WORD)
+        words[ends - 1] = SINGLE << 12 | events["p"].astype(np.uint16) << 11 | events["x"]
+        position = ends - 2
+        words[position[new_row]] = ROW << 12 | rows[new_row]
+        position -= new_row
+        words[position[new_low]] = TIME_LOW << 12 | lows[new_low]
+        position -= new_low
+        words[position[new_high]] = TIME_HIGH << 12 | highs[new_high] % HIGH_PERIOD
+        for index in np.flatnonzero(steps):
+            first = ends[index] - counts[index]
+            passed = highs[index] - jumps[index] + (HIGH_PERIOD // 2 - 1) * np.arange(1, steps[index] + 1)
+            words[first : first + steps[index]] = TIME_HIGH << 12 | passed % HIGH_PERIOD
+        header = self._header if self._last is None else b""
+        self._last, self._gap_words = (int(highs[-1]), int(lows[-1]), int(rows[-1])), gap_words
+        return header + words.tobytes()
+
+    def new_header(self) -> bytes | None:
+        return None

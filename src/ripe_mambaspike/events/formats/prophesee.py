@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.source import ReadOptions
@@ -47,6 +47,12 @@ class PropheseeHeader:
         return _size(*sides) if all(side.isdecimal() for side in sides) else None
 
     @property
+    def time_base(self) -> int:
+        """What is to be added to all times, as this package writes it; 0 where the header does not say."""
+        base = self.values.get("time_base", "0")
+        return int(base) if base.isdecimal() and len(base) < 19 else 0
+
+    @property
     def metadata(self) -> dict[str, Any]:
         kept = ("date", "serial_number", "plugin_name", "system_id", "firmware_version", "integrator_name")
         return {name: self.values[name] for name in kept if name in self.values}
@@ -66,23 +72,28 @@ def open_prophesee(path: Path, options: ReadOptions) -> PropheseeHeader:
 
 
 def read_prophesee_header(path: Path) -> PropheseeHeader:
-    """Read the header lines. Event data may start with `%` by chance, but is not printable text."""
-    values: dict[str, str] = {}
+    """Read the header lines of a file."""
     with path.open("rb") as file:
-        for _ in range(MAX_LINES):
-            start = file.tell()
-            line = file.readline(MAX_HEADER_BYTES)
-            if not line.startswith(b"%") or not line.rstrip(b"\r\n").isascii():
-                return PropheseeHeader(values, start)
-            text = line.decode("ascii").rstrip("\r\n\0")
-            if not text.replace("\t", " ").replace("\0", " ").isprintable():
-                return PropheseeHeader(values, start)
-            if not line.endswith(b"\n") or file.tell() > MAX_HEADER_BYTES:
-                raise ReadError.expected("header", "a new line", f"none up to byte {file.tell()}")
-            name, _, value = text[1:].strip().partition(" ")
-            if name == "end":
-                return PropheseeHeader(values, file.tell())
-            values.setdefault(name.lower(), value.strip())
+        return parse_prophesee_header(file)
+
+
+def parse_prophesee_header(file: IO[bytes]) -> PropheseeHeader:
+    """Read header lines. Event data may start with `%` by chance, but is not printable text."""
+    values: dict[str, str] = {}
+    for _ in range(MAX_LINES):
+        start = file.tell()
+        line = file.readline(MAX_HEADER_BYTES)
+        if not line.startswith(b"%") or not line.rstrip(b"\r\n").isascii():
+            return PropheseeHeader(values, start)
+        text = line.decode("ascii").rstrip("\r\n\0")
+        if not text.replace("\t", " ").replace("\0", " ").isprintable():
+            return PropheseeHeader(values, start)
+        if not line.endswith(b"\n") or file.tell() > MAX_HEADER_BYTES:
+            raise ReadError.expected("header", "a new line", f"none up to byte {file.tell()}")
+        name, _, value = text[1:].strip().partition(" ")
+        if name == "end":
+            return PropheseeHeader(values, file.tell())
+        values.setdefault(name.lower(), value.strip())
     raise ReadError.expected("header", f"at most {MAX_LINES:,} lines", "more")
 
 

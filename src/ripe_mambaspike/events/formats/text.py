@@ -17,7 +17,7 @@ import numpy as np
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.columns import ColumnConverter, column_order, find_columns
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.registry import register_format, register_writer
+from ripe_mambaspike.events.registry import register_chunk_encoder, register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions
 
 LINES_PER_READ = 1 << 16  # read at a time
@@ -148,11 +148,25 @@ def _is_number(cell: str) -> bool:
 @register_writer(".csv", ".txt")
 def encode_text(recording: Recording) -> Iterator[bytes]:
     """A csv with column names; times in integer µs."""
-    width, height = recording.sensor_size
-    if max(abs(recording.first_us), abs(recording.last_us)) > MAX_EXACT_US:
-        raise InputError.expected("t", "times up to 2⁵³ µs for text", f"{recording.last_us} µs")
-    yield f"{width} {height}\nx,y,t,p\n".encode()
-    columns = [recording.events[name].tolist() for name in "xytp"]
+    encoder = TextEncoder(recording.sensor_size, recording.first_us)
     for start in range(0, len(recording), LINES_PER_READ):
-        rows = zip(*(column[start : start + LINES_PER_READ] for column in columns), strict=True)
-        yield "".join(f"{x},{y},{t},{p}\n" for x, y, t, p in rows).encode()
+        yield encoder.encode(recording.events[start : start + LINES_PER_READ])
+
+
+@register_chunk_encoder(".csv", ".txt")
+class TextEncoder:
+    """Lines of text."""
+
+    def __init__(self, sensor_size: tuple[int, int], first_us: int) -> None:
+        width, height = sensor_size
+        self._header = f"{width} {height}\nx,y,t,p\n"
+
+    def encode(self, events: Events) -> bytes:
+        if len(events) and np.abs(events["t"]).max() > MAX_EXACT_US:
+            raise InputError.expected("t", "times up to 2⁵³ µs for text", f"{events['t'].max()} µs")
+        rows = zip(*(events[name].tolist() for name in "xytp"), strict=True)
+        header, self._header = self._header, ""
+        return (header + "".join(f"{x},{y},{t},{p}\n" for x, y, t, p in rows)).encode()
+
+    def new_header(self) -> bytes | None:
+        return None

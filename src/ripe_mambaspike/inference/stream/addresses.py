@@ -16,6 +16,10 @@ class SocketAddress(NamedTuple):
     def __str__(self) -> str:
         return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
+    def unopened(self, reason: object) -> InputError:
+        """The error for a port that cannot be listened on."""
+        return InputError.expected("source", f"a {self.scheme.upper()} port that can be opened", f"{self} ({reason})")
+
 
 def is_address(given: str) -> bool:
     """Whether this is udp://… or tcp://…"""

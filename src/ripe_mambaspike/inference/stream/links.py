@@ -10,8 +10,9 @@ from typing import Protocol, Self
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.inference.stream.addresses import SocketAddress
+from ripe_mambaspike.inference.stream.file_source import PACKET_EVENTS
 from ripe_mambaspike.inference.stream.packets import DATAGRAM_EVENTS, HEADER, RECORD
-from ripe_mambaspike.inference.stream.sources import PACKET_EVENTS, POLL_SECONDS, Stopped
+from ripe_mambaspike.inference.stream.source_registry import POLL_SECONDS, Stopped
 
 FRAME_EVENTS = (1472 - HEADER.size) // RECORD.itemsize  # that fit into an Ethernet frame: a part lost is a packet lost
 CONNECT_SECONDS = 10.0
@@ -20,9 +21,10 @@ STOP_SECONDS = 1.0  # for the rest of a packet when the sender is stopped
 
 
 class PacketLink(Protocol):
-    """Sends packets of at most `max_events`."""
+    """Sends packets of at most `max_events`; a link that may lose some wants them `numbered`."""
 
     max_events: int
+    numbered: bool
     lost: Counter[str]  # events, by reason
     lost_packets: int
 
@@ -39,6 +41,8 @@ def open_link(address: SocketAddress) -> PacketLink:
 
 class SocketLink:
     """Base of both: a connected socket and the counts."""
+
+    numbered = False
 
     def __init__(self, address: SocketAddress, max_events: int, connected: socket.socket) -> None:
         self.address, self.max_events, self._socket = address, max_events, connected
@@ -58,6 +62,8 @@ class SocketLink:
 
 class UdpLink(SocketLink):
     """Datagrams. A receiver that is not there shows by the error of the next datagram, where it shows at all."""
+
+    numbered = True
 
     def __init__(self, address: SocketAddress) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The packet format that `ripe stream` reads from a pipe or a UDP port.
+"""The packet format that `ripe stream` reads from a pipe, a connection or a UDP port.
 
 A packet is a header of 16 bytes and `count` records of 13 bytes, all little-endian:
 
@@ -6,7 +6,8 @@ A packet is a header of 16 bytes and `count` records of 13 bytes, all little-end
     record  t i64 (µs), x u16, y u16, p u8 (0 OFF, 1 ON)
 
 A datagram is exactly one packet; in a pipe packets follow each other without a gap. A damaged packet ends at the next
-magic, so that it takes no other packet with it.
+magic, so that it takes no other packet with it. Datagrams may be numbered: their version is 2, and instead of the zero
+they have a number that grows by one from packet to packet, modulo 2¹⁶.
 """
 
 import struct
@@ -20,7 +21,8 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import EVENT, LIMITS, Events
 
 MAGIC = b"REVT"
-VERSION = 1
+VERSION, NUMBERED_VERSION = 1, 2
+MAX_SEQUENCE = (1 << 16) - 1
 HEADER = struct.Struct("<4sHHHHI")
 RECORD = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 MAX_PACKET_EVENTS = 1 << 20  # a larger count is damage
@@ -32,10 +34,11 @@ DATAGRAM_EVENTS = (65507 - HEADER.size) // RECORD.itemsize
 
 
 class EventPacket(NamedTuple):
-    """Events and the size of their sensor, (width, height)."""
+    """Events and the size of their sensor, (width, height); `sequence` is the number of a numbered datagram."""
 
     sensor_size: tuple[int, int]
     events: Events
+    sequence: int | None = None
 
 
 class InvalidPacket(NamedTuple):
@@ -44,8 +47,8 @@ class InvalidPacket(NamedTuple):
     reason: str
 
 
-def write_packet(events: Events, sensor_size: tuple[int, int]) -> bytes:
-    """A packet of these events."""
+def write_packet(events: Events, sensor_size: tuple[int, int], sequence: int | None = None) -> bytes:
+    """A packet of these events; with a `sequence` number for a datagram alone."""
     width, height = sensor_size
     if not (1 <= width <= 65535 and 1 <= height <= 65535):
         raise InputError.expected("sensor_size", "sides from 1 to 65535", sensor_size)
@@ -54,12 +57,16 @@ def write_packet(events: Events, sensor_size: tuple[int, int]) -> bytes:
     records = np.empty(len(events), RECORD)
     for name in RECORD.names or ():
         records[name] = events[name]
-    return HEADER.pack(MAGIC, VERSION, width, height, 0, len(events)) + records.tobytes()
+    if sequence is None:
+        return HEADER.pack(MAGIC, VERSION, width, height, 0, len(events)) + records.tobytes()
+    if not 0 <= sequence <= MAX_SEQUENCE:
+        raise InputError.expected("sequence", f"0 to {MAX_SEQUENCE}", sequence)
+    return HEADER.pack(MAGIC, NUMBERED_VERSION, width, height, sequence, len(events)) + records.tobytes()
 
 
 def read_packet(data: bytes) -> EventPacket | InvalidPacket:
-    """Decode bytes that are exactly one packet."""
-    size = _packet_size(data)
+    """Decode bytes that are exactly one packet, numbered or not."""
+    size = _packet_size(data, numbered=True)
     if isinstance(size, InvalidPacket):
         return size
     if size != len(data):
@@ -163,14 +170,14 @@ def _place(index: int) -> int:
     return HEADER.size + index * RECORD.itemsize
 
 
-def _packet_size(data: bytes) -> int | InvalidPacket:
+def _packet_size(data: bytes, numbered: bool = False) -> int | InvalidPacket:
     """The length of the packet with this header."""
     if len(data) < HEADER.size:
         return InvalidPacket(f"{len(data)} bytes are shorter than a header")
     magic, version, width, height, zero, count = HEADER.unpack_from(data)
     if magic != MAGIC:
         return InvalidPacket(f"the magic is {magic!r}")
-    if version != VERSION or zero:
+    if (version != VERSION or zero) and not (numbered and version == NUMBERED_VERSION):
         return InvalidPacket(f"the version is {version}")
     if not width or not height:
         return InvalidPacket(f"the sensor is {width}×{height}")
@@ -201,9 +208,9 @@ def _first_bad(records: NDArray[Any], width: int, height: int) -> tuple[int, str
 
 def _packet(data: bytes) -> EventPacket:
     """The packet of bytes that have been checked."""
-    _, _, width, height, _, _ = HEADER.unpack_from(data)
+    _, version, width, height, number, _ = HEADER.unpack_from(data)
     records = np.frombuffer(data, RECORD, offset=HEADER.size)
     events = np.empty(len(records), EVENT)
     for name in RECORD.names or ():
         events[name] = records[name]
-    return EventPacket((width, height), events)
+    return EventPacket((width, height), events, number if version == NUMBERED_VERSION else None)

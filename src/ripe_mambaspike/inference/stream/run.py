@@ -11,7 +11,8 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.stream.buffering import EventQueue, EventSorter, QueuedPacket, RateLimiter
-from ripe_mambaspike.inference.stream.sources import POLL_SECONDS, Pace, StreamSource, open_stream
+from ripe_mambaspike.inference.stream.source_registry import POLL_SECONDS, Pace, StreamSource
+from ripe_mambaspike.inference.stream.sources import is_always_live, open_stream
 from ripe_mambaspike.inference.stream.summary import LatencyHistogram, StreamLimits, StreamSummary
 from ripe_mambaspike.inference.streamer import (
     Streamer,
@@ -227,6 +228,7 @@ class StreamRunner:
         summary.silent_windows = 0 if streamer is None else streamer.silent
         summary.invalid_packets, summary.last_invalid = source.invalid, source.last_invalid
         summary.lost_packets = getattr(source, "lost", 0)
+        summary.losses = {name: count for name, count in getattr(source, "losses", {}).items() if count}
         summary.latency_ms = self._latency.to_milliseconds()
 
 
@@ -245,13 +247,13 @@ def make_stream(
 ) -> StreamRunner:
     """A source through a network; `run()` on the result streams until it ends.
 
-    The source is a file, `-`, udp://HOST:PORT or tcp://HOST:PORT, as for `open_stream`.
+    The source is a file, `-`, udp://HOST:PORT, tcp://HOST:PORT or a camera, as for `open_stream`.
 
     The window is as long as the training clips and the hop is one bin, unless they are given. All that can be checked
     before the first event is checked here.
     """
     limits = limits or StreamLimits()
-    if limits.max_rate is not None and pace == "fast" and not source.startswith("udp://"):
+    if limits.max_rate is not None and pace == "fast" and not is_always_live(source):
         raise _rate_without_drops(limits.max_rate)
     window = default_window(classifier) if window_us is None else window_us
     hop = default_hop(classifier, window) if hop_us is None else hop_us

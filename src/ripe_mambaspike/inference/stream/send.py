@@ -15,9 +15,10 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import LIMITS, Events
 from ripe_mambaspike.events.region import SensorRegion
 from ripe_mambaspike.inference.stream.addresses import parse_address
+from ripe_mambaspike.inference.stream.file_source import FileSource, split_events
 from ripe_mambaspike.inference.stream.links import PacketLink, open_link
-from ripe_mambaspike.inference.stream.packets import write_packet
-from ripe_mambaspike.inference.stream.sources import POLL_SECONDS, FileSource, Stopped, split_events
+from ripe_mambaspike.inference.stream.packets import MAX_SEQUENCE, write_packet
+from ripe_mambaspike.inference.stream.source_registry import POLL_SECONDS, Stopped
 
 SEND_US = 2_000  # of the wall clock in one packet: a longer one would add delay
 MIN_SPEED, MAX_SPEED = 0.001, 1000.0
@@ -130,9 +131,10 @@ class RecordingSender:
         assert self._source.size is not None
         events["t"] += self._shift_us  # a copy
         before = bool(self._link.lost)
+        number = self.summary.packets & MAX_SEQUENCE if self._link.numbered else None
         self.summary.packets += 1
         self.summary.events += len(events)
-        self._link.send(write_packet(events, self._source.size), len(events), self._stopped)
+        self._link.send(write_packet(events, self._source.size, number), len(events), self._stopped)
         if self._link.lost and not before:
             self._on_message(f"events are being lost: {next(iter(self._link.lost))}")
 

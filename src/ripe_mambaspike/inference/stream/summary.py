@@ -43,6 +43,7 @@ class StreamSummary:
     invalid_packets: int = 0
     last_invalid: str | None = None  # why
     lost_packets: int = 0  # datagrams that the operating system dropped, since its buffer was full (Linux)
+    losses: dict[str, int] = field(default_factory=dict)  # what else the source lost, by a description with its unit
     latency_ms: dict[str, float | None] = field(default_factory=dict)
     sensor_size: tuple[int, int] | None = None  # (width, height) before the crop, and who named it
     sensor_size_from: str | None = None

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_nodes
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.membrane_attention.feature_maps import (
     FEATURES,
@@ -33,12 +34,20 @@ def project(x: Tensor, factors: Factors) -> Tensor:
     """x [B, T, C, N] through each factor in turn: dense [out, in], or grouped [groups, out, in]."""
     batch, steps = x.shape[:2]
     for factor in factors:
-        if factor.ndim == 2:
+        if factor.ndim == 2 and keeps_nodes():
+            x = project_node(factor, x)
+        elif factor.ndim == 2:
             x = torch.bmm(factor.expand(batch * steps, -1, -1), x.flatten(0, 1)).unflatten(0, (batch, steps))
         else:
             groups = factor.shape[0]
             x = batched_product(factor.expand(batch, steps, -1, -1, -1), x.unflatten(2, (groups, -1))).flatten(2, 3)
     return x
+
+
+@graph_node("project", lambda factor, x: x.new_empty(*x.shape[:2], factor.shape[0], x.shape[3]))
+def project_node(factor: Tensor, x: Tensor) -> Tensor:
+    """x [B, T, C, N] through one dense factor [out, in]."""
+    return factor @ x
 
 
 def normalizer(query: Tensor, key: Tensor) -> Tensor:

@@ -111,10 +111,14 @@ def draw_figure(
 ) -> Path:
     """Draw a figure of the paper from this package's own numbers into a .pdf, .svg or .png file.
 
-    run: folder of a run, for firing-rates and classes
-    network: folder of a run or of a saved network, for filters and attention
-    recording, steps: for attention: the recording (by default a simulated hand clap), and the steps shown, from 1
-    results: folders of stored results as for `paper_table`, by default benchmarks/results of this checkout
+    Args:
+        name: one of the figures that `ripe figure list` names
+        out: the file to write
+        run: folder of a run, for firing-rates and classes
+        network: folder of a run or of a saved network, for filters and attention
+        recording: for attention: the recording, by default a simulated hand clap
+        steps: for attention: the steps shown, from 1
+        results: folders of stored results as for `paper_table`, by default benchmarks/results of this checkout
     """
     kind = find_figure(name)
     given = {"run": run, "network": network, "recording": recording}

@@ -61,10 +61,11 @@ def paper_table(
 ) -> PaperTable:
     """Table 1 to 20 of the paper with ours beside it.
 
-    results: folder of stored results (studies/NAME/results.json and DATE-DEVICE-paper.json), by default
-        benchmarks/results of this checkout; or several, of which the last one that has a study counts. "stored" among
-        them is the default.
-    run: the folder of a run, for Table 15 (accuracy by class)
+    Args:
+        results: folder of stored results (studies/NAME/results.json and DATE-DEVICE-paper.json), by default
+            benchmarks/results of this checkout; or several, of which the last one that has a study counts. "stored"
+            among them is the default.
+        run: the folder of a run, for Table 15 (accuracy by class)
     """
     if number not in NUMBERS:
         raise ConfigError.expected("number", f"a table from {NUMBERS[0]} to {NUMBERS[-1]}", number)

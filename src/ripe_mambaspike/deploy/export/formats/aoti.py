@@ -49,9 +49,8 @@ class AOTInductorFormat(GraphFormat):
             program = trace_graph(graph, dynamic=False)
             package = Path(folder) / f"package{self.suffix}"
             try:
-                torch._inductor.aoti_compile_and_package(
-                    program, package_path=str(package), inductor_configs={"aot_inductor.metadata": {INPUTS: inputs}}
-                )
+                configs = {"aot_inductor.metadata": {INPUTS: inputs}, "freezing": not _stored_small(program)}
+                torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=configs)
             except Exception as error:
                 expected = f"a {graph.kind} graph that PyTorch compiles"
                 raise ConfigError.expected("to", expected, first_line(error)) from error
@@ -83,3 +82,11 @@ class AOTInductorFormat(GraphFormat):
             return tuple(out) if isinstance(out, tuple | list) else (out,)
 
         return call
+
+
+def _stored_small(program: torch.export.ExportedProgram) -> bool:
+    """Whether weights are stored as int8 or float16, which freezing would expand in the file.
+
+    Otherwise constants are folded and weights are laid out for oneDNN when the package is written.
+    """
+    return any(weight.dtype in (torch.int8, torch.float16) for weight in program.state_dict.values())

@@ -1,11 +1,10 @@
 """A graph as an ExecuTorch program: one `.pte` file for phones, boards and their small runtime.
 
-The convolutions and products whose weights are constants go to XNNPACK, everything else to ExecuTorch's portable
-kernels. Memory is planned ahead of time, so a program is for one size: nothing is dynamic.
+Whatever XNNPACK has goes to it (`xnnpack_forms.py`), the rest to ExecuTorch's own kernels. Memory is planned ahead of
+time, so a program is for one size: nothing is dynamic.
 """
 
 import importlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from ripe_mambaspike.deploy.export.common import check_inputs, damaged, describe
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import trace_graph
+from ripe_mambaspike.deploy.export.xnnpack_forms import rewrite_for_xnnpack
 from ripe_mambaspike.errors import ConfigError
 
 METHOD = "forward"
@@ -61,10 +61,11 @@ class ExecuTorchFormat(GraphFormat):
 def lower(graph: Graph) -> Any:
     """The graph as an ExecuTorch program, with its memory planned."""
     exir = importlib.import_module("executorch.exir")
+    xnnpack = importlib.import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     with torch.no_grad():
         edge = exir.to_edge_transform_and_lower(
-            trace_graph(graph, dynamic=False),
-            partitioner=_partitioners(),
+            rewrite_for_xnnpack(trace_graph(graph, dynamic=False)),
+            partitioner=[xnnpack.XnnpackPartitioner()],
             compile_config=exir.EdgeCompileConfig(_check_ir_validity=False),  # slow: checks all nodes after every pass
         )
         return edge.to_executorch()
@@ -86,13 +87,6 @@ class _Program:
                 return tuple(self._method.execute([one.contiguous() for one in inputs]))
             except RuntimeError as error:
                 raise failed_run(self._path, inputs, error) from error
-
-
-def _partitioners() -> Sequence[Any]:
-    """XNNPACK for convolutions and matrix products only, not for the hundreds of small operators between them."""
-    partition = importlib.import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
-    configs = importlib.import_module("executorch.backends.xnnpack.partition.config.gemm_configs")
-    return [partition.XnnpackPartitioner(configs=[configs.ConvolutionConfig, configs.LinearConfig])]
 
 
 def _missing_kernels(program: Any) -> list[str]:

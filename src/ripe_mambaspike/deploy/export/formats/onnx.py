@@ -1,7 +1,9 @@
 """ONNX: a graph as one file, and onnxruntime to run it.
 
-Stored weights stay int8 or float16 in the file and are converted by a Cast and a Mul. The metadata has the kind of
-graph, time steps, classes and a checksum of nodes and weights.
+The network is traced as for every other format; its scans, neurons and projections are one node each of the traced
+program, written in ONNX's operators by `onnx_operators.py`. Stored weights stay int8 or float16 in the file and are
+converted by a Cast and a Mul. The metadata has the kind of graph, time steps, classes and a checksum of nodes and
+weights.
 """
 
 import hashlib
@@ -16,14 +18,17 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import damaged, failed_run, first_line, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.onnx_direct import needs_no_decomposition, translations
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.ops.graph_nodes import graph_nodes
 
 OPSETS = (18, 22)  # from PyTorch's oldest target to the newest that the oldest supported onnxruntime reads
 OPSET = 20
 LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes flip as rarely at every level
 MAX_FOLDED_BYTES = 128  # sizes and the like; stored weights must not be folded to float32
+GROWING = ("ConstantOfShape", "Expand", "Tile")  # folded, a few numbers would fill a large tensor in the file
 MARK = "ripe-mambaspike"
 OWN_DOMAINS = ("", "ai.onnx")
 LETTERS = string.ascii_letters + string.digits
@@ -41,8 +46,11 @@ class OnnxFormat(GraphFormat):
 
     def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
         """With `dynamic` one file serves every batch and, of a RIPE-MambaSpike, every size from 8×8 on."""
-        onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
-        program = trace_graph(graph, dynamic=dynamic)
+        onnx = _package("onnx")
+        with graph_nodes():
+            program = trace_graph(graph, dynamic=dynamic)
+        if needs_no_decomposition(program):
+            program.run_decompositions = lambda *given, **options: program
         with silenced():
             try:
                 translated = torch.onnx.export(
@@ -51,6 +59,7 @@ class OnnxFormat(GraphFormat):
                     opset_version=OPSET if opset is None else opset,
                     input_names=list(graph.input_names),
                     output_names=list(graph.output_names),
+                    custom_translation_table=translations(),
                     optimize=False,
                     verbose=False,
                 )
@@ -58,9 +67,7 @@ class OnnxFormat(GraphFormat):
                 expected = f"a {graph.kind} graph that ONNX can express"
                 raise ConfigError.expected("to", expected, first_line(error)) from error
             assert translated is not None
-            optimizer.optimize(
-                translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=MAX_FOLDED_BYTES
-            )
+            _simplify(translated.model)
         model = translated.model_proto
         _slim(model, graph, dynamic)
         facts = {"format": MARK, "kind": graph.kind, "dynamic": str(dynamic).lower()}
@@ -138,6 +145,21 @@ def _all_messages(message: Any) -> Iterator[Any]:
 def _package(name: str) -> Any:
     """Import an optional package on first use."""
     return importlib.import_module(name)
+
+
+def _simplify(model: Any) -> None:
+    """Fold small constants, and remove what is computed twice or not used; onnxruntime does the rest when it loads."""
+    optimizer, passes = _package("onnxscript.optimizer"), _package("onnx_ir.passes.common")
+    for _ in range(2):
+        optimizer.fold_constants(
+            model,
+            onnx_shape_inference=False,
+            input_size_limit=MAX_FOLDED_BYTES,
+            should_fold=lambda node: False if node.op_type in GROWING else None,
+        )
+        passes.IdentityEliminationPass()(model)
+        passes.CommonSubexpressionEliminationPass()(model)
+        passes.RemoveUnusedNodesPass()(model)
 
 
 def _slim(model: Any, graph: Graph, dynamic: bool) -> None:

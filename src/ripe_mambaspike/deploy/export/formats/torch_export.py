@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import TRUST_HINT, damaged, failed_run, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
+from ripe_mambaspike.deploy.export.pt2_archive import FACTS, MODEL, SAMPLES, members_of, rebuilt, written
 from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
+from ripe_mambaspike.deploy.export.pt2_sizes import with_traced_sizes
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import InputError
@@ -35,8 +36,10 @@ class TorchExportFormat(GraphFormat):
                 node.meta.pop(key, None)
         held = io.BytesIO()
         torch.export.save(program, held, extra_files={FACTS: json.dumps(facts)})
-        # without sample inputs there is nothing to unpickle
-        return written({**members_of(held.getvalue()), SAMPLES: b""})
+        members = members_of(held.getvalue())
+        if dynamic:
+            members[MODEL] = with_traced_sizes(members[MODEL])
+        return written({**members, SAMPLES: b""})  # without sample inputs there is nothing to unpickle
 
     def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
         """Load the program as a function.

@@ -54,7 +54,7 @@ def draw_hard_clip(label: int, seed: int, part: str, duration_us: int, how: Gest
         return low + (high - low) * next(draws)
 
     person = FIRST_PERSON[part] + int(next(draws) * NUM_PEOPLE.get(part, how.people))
-    things = tuple(_thing(draws) for _ in range(int(next(draws) * (how.clutter + 1))))
+    things = tuple(draw_thing(draws) for _ in range(int(next(draws) * (how.clutter + 1))))
     clip = replace(
         easy,
         **person_body(person),
@@ -73,7 +73,7 @@ def draw_hard_clip(label: int, seed: int, part: str, duration_us: int, how: Gest
     return HardClip(clip, how.shake, waves)
 
 
-def _thing(draws: Iterator[float]) -> MovingThing:
+def draw_thing(draws: Iterator[float]) -> MovingThing:
     """A passer-by, a swinging rod at the side, or a small ball; each is as likely."""
 
     def between(low: float, high: float) -> float:
