@@ -14,7 +14,7 @@ from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.live.class_folders import MAX_LABEL_LENGTH, SAVED_NAME, ClassFolders, safe_label
 from ripe_mambaspike.live.messages import SessionCommand, read_command
-from ripe_mambaspike.live.recorder import EventRecorder
+from ripe_mambaspike.live.recorder import ClipRecorder
 from ripe_mambaspike.live.session import RecordingSession
 
 SENSOR = (16, 12)
@@ -72,7 +72,7 @@ def _session(case: bytes, folder: Path) -> None:
 
 
 async def _execute(lines: list[bytes], root: Path) -> None:
-    recorder = EventRecorder(1000, 60, lambda: (0, 0))
+    recorder = ClipRecorder(1000, 60, dict)
     session = RecordingSession(ClassFolders(root, 4, 8, 1 << 20), recorder, None, _nothing)
     events = make_events([1, 2, 15, 3], [0, 11, 5, 6], [10, 20, 20_000, 90_000], [0, 1, 1, 0])
     for line in lines:

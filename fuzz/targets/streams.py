@@ -40,15 +40,8 @@ def make(name: str) -> Target:
     if name == "dv-stream":
         seeds = [dv_header(SENSOR) + dv_packet(events) * 2]
         return Target(name, "others", seeds, _dv_stream, (b"EVTS", b"IOHE"), allowed=(RipeError,))
-    values = (
-        None,
-        1,
-        0.5,
-        True,
-        "key",
-        {"label": "wave", "start": 0.1, "stop": 1},
-        {"label": "wave", "name": "001.raw"},
-    )
+    clip, saved = {"label": "wave", "start": 0.1, "stop": 1}, {"label": "wave", "name": "001.raw"}
+    values = (None, 1, 0.5, True, "key", clip, saved)
     seeds = [json.dumps({"do": do, "value": value}).encode() for do in COMMANDS for value in values]
     return Target(name, "others", seeds, _message, allowed=(RipeError,), change=mutate_json)
 

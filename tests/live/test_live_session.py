@@ -20,7 +20,7 @@ from ripe_mambaspike.inference.stream.links import open_link
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.live import training_job
 from ripe_mambaspike.live.broadcast import LiveStream
-from ripe_mambaspike.live.recorder import EventRecorder
+from ripe_mambaspike.live.recorder import ClipRecorder
 from ripe_mambaspike.live.serve import load_trained, make_service
 from ripe_mambaspike.live.training_job import TrainingJob, read_progress, train_words
 from ripe_mambaspike.models.labels import Labels
@@ -293,7 +293,7 @@ def test_a_crop_is_recorded_as_it_is_drawn_and_served_again(network, classifier,
     crop, whole = (10, 5, *SENSOR), (48, 40)
     cropped = replace(classifier, crop=crop, sensor_size=whole, sensor_given=True, crop_given=True)
     live = LiveStream("test", Nothing(whole), lambda size: network.for_stream(size)[0], 20, crop)
-    live.recorder = EventRecorder(10_000, 60, live.missed)
+    live.recorder = ClipRecorder(10_000, 60, live.missed)
     live.recorder.start()
     events = random_events(2000, 0.2, sensor=whole, start_us=0)
     live._on_events(events)

@@ -23,7 +23,7 @@ from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS, RenderedFrame, full_color_count, render_frame
 from ripe_mambaspike.live.messages import PredictionFilter, PredictionMessage, prediction_message
 from ripe_mambaspike.live.network import is_causal
-from ripe_mambaspike.live.recorder import EventRecorder
+from ripe_mambaspike.live.recorder import ClipRecorder
 
 MAX_QUEUED_EVENTS = 200_000  # between the source and the network; a longer queue would add delay
 MAX_KEPT_PREDICTIONS = 1024  # for slow viewers
@@ -58,7 +58,7 @@ class LiveStream:
         crop: Crop | None = None,
     ) -> None:
         self.name, self.viewers, self.crop = name, 0, crop
-        self.recorder: EventRecorder | None = None
+        self.recorder: ClipRecorder | None = None
         self._source, self._make, self._period = source, make_streamer, 1 / frames
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -109,9 +109,12 @@ class LiveStream:
         """Of the whole sensor; None until it is known."""
         return self._source.size
 
-    def missed(self) -> tuple[int, int]:
-        """Packets that could not be read, and datagrams that the operating system dropped, since the start."""
-        return self._source.invalid, getattr(self._source, "lost", 0)
+    def missed(self) -> dict[str, int]:
+        """What of the source never arrived since the start: count by a description with its unit."""
+        source = self._source
+        lost = {"packets that could not be read": source.invalid}
+        lost["datagrams lost before they were read"] = getattr(source, "lost", 0)
+        return {**lost, **dict(getattr(source, "losses", {}))}
 
     def describe(self) -> dict[str, Any]:
         """The description that a new viewer gets; the sensor's size is known from the first packet on."""

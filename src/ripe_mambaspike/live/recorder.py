@@ -3,7 +3,7 @@
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,8 +28,7 @@ class RecordedClip:
 
     recording: Recording
     dropped: int  # events whose time fits no others
-    invalid: int  # packets that could not be read meanwhile
-    lost: int  # datagrams that the operating system dropped meanwhile
+    missing: dict[str, int]  # what never arrived meanwhile: count by a description with its unit
     ended: str  # why it ended, where nobody stopped it
 
     @property
@@ -64,16 +63,15 @@ class RecordedClip:
             "rates": (np.diff(edges) * (RATE_BINS / self.seconds)).round().astype(int).tolist(),
             "film": [base64.b64encode(frame.shades).decode() for frame in film],
             "dropped": self.dropped,
-            "invalid": self.invalid,
-            "lost": self.lost,
+            "missing": self.missing,
             "ended": self.ended,
         }
 
 
-class EventRecorder:
+class ClipRecorder:
     """Keeps the events of a source while it records; `add` is called by the thread that reads the source.
 
-    The source's counts of invalid and lost packets tell what never arrived. A recording ends by itself when it is long
+    The source's own counts, by description, tell what never arrived. A recording ends by itself when it is long
     or large enough, or when the source's clock restarts; nothing is left out of it without being counted.
     """
 
@@ -81,7 +79,7 @@ class EventRecorder:
         self,
         max_events: int,
         max_seconds: int,
-        counts: Callable[[], tuple[int, int]],
+        counts: Callable[[], Mapping[str, int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.version = 0  # grows when the phase changes
@@ -154,14 +152,12 @@ class EventRecorder:
     def status(self) -> dict[str, Any]:
         """How far the recording is."""
         with self._lock:
-            invalid, lost = self._missed()
             return {
                 "phase": self._phase,
                 "seconds": (self._last_us - self._first_us) / 1e6 if self._count else 0.0,
                 "events": self._count,
                 "dropped": self._sorter.stray,
-                "invalid": invalid,
-                "lost": lost,
+                "missing": self._missing(),
             }
 
     def _keep(self, events: Events) -> bool:
@@ -187,14 +183,14 @@ class EventRecorder:
             joined = np.concatenate(self._pieces)
             events = Recording(joined, self._size).ordered().events  # a late event is sorted in
             events["t"] -= events["t"][0]
-            invalid, lost = self._missed()
-            self._clip = RecordedClip(Recording(events, self._size), self._sorter.stray, invalid, lost, ended)
+            clip = Recording(events, self._size)
+            self._clip = RecordedClip(clip, self._sorter.stray, self._missing(), ended)
         self._pieces = []
         self._set_phase("clip" if self._clip is not None else "idle")
 
-    def _missed(self) -> tuple[int, int]:
-        invalid, lost = self._counts()
-        return invalid - self._before[0], lost - self._before[1]
+    def _missing(self) -> dict[str, int]:
+        since = {name: count - self._before.get(name, 0) for name, count in self._counts().items()}
+        return {name: count for name, count in since.items() if count > 0}
 
     def _set_phase(self, phase: RecorderPhase) -> None:
         self._phase = phase

@@ -19,7 +19,7 @@ from ripe_mambaspike.live.class_folders import ClassFolders
 from ripe_mambaspike.live.library import display_name, list_recordings
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.network import ServedNetwork, make_served_network
-from ripe_mambaspike.live.recorder import EventRecorder
+from ripe_mambaspike.live.recorder import ClipRecorder
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 from ripe_mambaspike.live.session import RecordingSession
 from ripe_mambaspike.live.training_job import TrainingJob
@@ -77,7 +77,7 @@ def make_session(
     """Recording the live source of a service, saved below a folder; with `runs`, also training on it."""
     limits = service.limits
     folders = ClassFolders(record_to, limits.recorded_classes, limits.recorded_files, limits.recorded_bytes)
-    live.recorder = EventRecorder(limits.clip_events, limits.clip_seconds, live.missed)
+    live.recorder = ClipRecorder(limits.clip_events, limits.clip_seconds, live.missed)
     training = None if runs is None else TrainingJob(record_to, runs, limits.training_seconds)
 
     async def serve_trained(run: Path) -> None:

@@ -19,7 +19,7 @@ from ripe_mambaspike.live.messages import (
     StopRecord,
     encode,
 )
-from ripe_mambaspike.live.recorder import EventRecorder
+from ripe_mambaspike.live.recorder import ClipRecorder
 from ripe_mambaspike.live.training_job import TrainingJob
 
 RECORDING_SECONDS = 0.2  # between two messages while it records
@@ -32,7 +32,7 @@ class RecordingSession:
     def __init__(
         self,
         folders: ClassFolders,
-        recorder: EventRecorder,
+        recorder: ClipRecorder,
         training: TrainingJob | None,
         on_trained: Callable[[Path], Awaitable[None]],
     ) -> None:

@@ -27,11 +27,9 @@ function sheet(canvas) {
 }
 
 /** What never arrived, or was left out, as a sentence. */
-function missing({ dropped, invalid, lost }) {
-  const parts = [];
+function lostParts({ dropped, missing }) {
+  const parts = Object.entries(missing).map(([what, number]) => `${count(number)} ${what}`);
   if (dropped) parts.push(`${count(dropped)} events dropped (their times fit no others)`);
-  if (invalid) parts.push(`${count(invalid)} packets could not be read`);
-  if (lost) parts.push(`${count(lost)} datagrams were lost before they were read`);
   return parts.length ? `Missing: ${parts.join(', ')}.` : '';
 }
 
@@ -130,7 +128,7 @@ export class Studio {
     this.phase = message.phase;
     if (!this.waiting) this.showPhase();
     if (message.phase === 'recording') {
-      const lost = missing(message);
+      const lost = lostParts(message);
       $('recorded').textContent = `${message.seconds.toFixed(1)} s, ${count(message.events)} events${lost ? `. ${lost}` : ''}`;
     } else if (message.phase === 'clip') $('recorded').textContent = '';
     this.clip = message.clip;
@@ -182,7 +180,7 @@ export class Studio {
     const kept = clip.rates.reduce((sum, rate, index) =>
       sum + rate * Math.max(0, Math.min(stop, (index + 1) * width) - Math.max(start, index * width)), 0);
     const texts = [`Kept: ${start.toFixed(2)}–${stop.toFixed(2)} s of ${clip.seconds.toFixed(2)} s, about ${count(Math.round(kept))} of ` +
-      `${count(clip.events)} events.`, missing(clip), clip.ended ? `It ended since ${clip.ended}.` : ''];
+      `${count(clip.events)} events.`, lostParts(clip), clip.ended ? `It ended since ${clip.ended}.` : ''];
     $('clip-text').textContent = texts.filter(Boolean).join(' ');
   }
 
