@@ -20,10 +20,14 @@ from ripe_mambaspike.data.sets.simulated import plan_gestures, plan_pictures
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import current_key, verify_store
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty
+from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty
 from ripe_mambaspike.events.simulate.gestures import CLASSES
 
-OPEN = [name for name, prepared in PREPARATIONS.items() if prepared.difficulty is not None]
+OPEN = [
+    name
+    for name, prepared in PREPARATIONS.items()
+    if isinstance(prepared.difficulty, PictureDifficulty | GestureDifficulty)
+]
 ALL = dict.fromkeys(SPLITS)
 FEW = {"train": 11, "val": 2, "test": 2, "size": 12, "seconds": 0.1}
 # Checksums of the names in each split: a clip that changes its split changes all results.

@@ -11,7 +11,7 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.train.jobs import SeedRun
 from ripe_mambaspike.train.network import create_network
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
-from ripe_mambaspike.train.run_folder import with_grid_of
+from ripe_mambaspike.train.run_folder import with_choices_of
 from ripe_mambaspike.train.seeds import finished_result
 
 
@@ -70,8 +70,8 @@ def test_a_recipe_that_leaves_its_sizes_to_the_data_reads_back(tmp_path):
     save_recipe(recipe, tmp_path / "recipe.yaml")
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
     set_by_hand = with_settings(recipe, ["data.grid=48"])
-    assert with_grid_of(recipe, set_by_hand) == set_by_hand
-    assert with_grid_of(set_by_hand, recipe) == set_by_hand
+    assert with_choices_of(recipe, set_by_hand) == set_by_hand
+    assert with_choices_of(set_by_hand, recipe) == set_by_hand
 
 
 def test_a_network_needs_a_grid():
