@@ -45,7 +45,7 @@ class RecipesCommand:
         columns = ["recipe", "what", "T", "input", "epochs", "batch"]
         print_table(out, "Recipes", columns, [_cells(row) for row in rows], left=2)
         out.print(
-            "Next: ripe recipes synthgesture · ripe train synthgesture · for recordings of your own, ripe train folder|few"
+            "Next: ripe recipes synthgesture · ripe train synthgesture · for your own recordings, ripe train folder"
         )
 
     def _show_one(self, name: str) -> None:
@@ -117,6 +117,6 @@ def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     grid = "sensor" if row["grid"] is None else "×".join(map(str, row["grid"]))
-    steps, epochs, batch = (str(row[name] or "auto") for name in ("steps", "epochs", "batch_size"))
+    steps, epochs, batch = (str(row[name] or "–") for name in ("steps", "epochs", "batch_size"))
     batch += f" × {row['accumulate']}" if row["accumulate"] > 1 else ""
     return [row["recipe"], row["what"], steps, grid, epochs, batch]
