@@ -67,11 +67,11 @@ def test_swipes_are_learned(swipes, ripe):
         "train", "folder", "--no-report", "--set", "data.root=my-gestures", "data.time_steps=8", "schedule.epochs=10"
     )
     assert printed.code == 0
-    result = json.loads((swipes / "runs" / "folder" / "result.json").read_text())
+    result = json.loads((swipes / "runs" / "folder-1" / "result.json").read_text())
     assert result["n"] == 16
     assert result["top1"] >= 0.9
     assert result["warnings"] == []
-    assert yaml.safe_load((swipes / "runs" / "folder" / "recipe.yaml").read_text())["data"]["grid"] == [SIDE, SIDE]
+    assert yaml.safe_load((swipes / "runs" / "folder-1" / "recipe.yaml").read_text())["data"]["grid"] == [SIDE, SIDE]
     assert "chance" not in printed.err + printed.out
 
 
