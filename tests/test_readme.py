@@ -60,7 +60,7 @@ PRINTED = {  # beginning of a command → what it prints
     "ripe fuse": r"→ 86\d,\d{3} parameters; verified: .* 0 of [\d,]+ spikes differ",
     "ripe models": r"dvsgesture",
     "ripe paper": r"paper\.html",
-    "ripe predict runs/mine my-gestures": r"5\.npz: (wave|clap) .*predictions\.csv",
+    "ripe predict runs/mine my-gestures": r"5\.npz: (wave|clap) .* Written: predictions\.csv",
     "ripe predict": r"wave\.raw: (wave|clap) [\d.]+ %",
     "ripe recipes": r"synthgesture",
     "ripe record --list": r"camera|connected",
