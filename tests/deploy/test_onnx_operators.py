@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from ripe_mambaspike import fuse
 from ripe_mambaspike.deploy.export.graph import Graph, make_graph
 from ripe_mambaspike.deploy.export.onnx_direct import needs_no_decomposition
-from ripe_mambaspike.deploy.export.onnx_operators import CHUNK, GROUP
+from ripe_mambaspike.deploy.export.onnx_operators import MAX_CHUNK
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.deploy.quantize.convert import to_int8
@@ -50,7 +50,7 @@ def draw(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("length", [1, CHUNK, CHUNK + 1, CHUNK * GROUP + 1])
+@pytest.mark.parametrize("length", [1, MAX_CHUNK, MAX_CHUNK + 1, 9 * MAX_CHUNK + 2])
 @pytest.mark.parametrize("state", [False, True], ids=["from zero", "from a state"])
 def test_the_scan(length, state, tmp_path):
     x, delta, into, out_of = (draw(2, length, size, seed=size) for size in (5, 6, 3, 4))

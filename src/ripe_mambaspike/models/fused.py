@@ -230,15 +230,19 @@ def prepared_plan(model: Any, x: Tensor) -> NetworkPlan:
     if not keeps or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return plan_network(model, x)
     tensors = _tensors(model)
+    kind = backend(x, precision(x))
+    uncounted = any(one.is_inference() for one in tensors)  # created in inference mode: they have no version counter
+    if uncounted and kind != "native":
+        return plan_network(model, x)
     try:
-        versions = [*map(id, tensors), *(one._version for one in tensors), *(one.data_ptr() for one in tensors)]
-    except RuntimeError:  # created in inference mode, or without storage
+        counters = [0 if one.is_inference() else one._version for one in tensors]
+        versions = [*map(id, tensors), *counters, *(one.data_ptr() for one in tensors)]
+    except RuntimeError:  # without storage
         return plan_network(model, x)
     kept: PreparedWeights = model.prepared_weights
-    kind = backend(x, precision(x))
     key = (x.device, precision(x), kind)
     found = kept.entries.get(key)
-    if found is not None and found.is_current(versions, x.numel() >= MIN_FULL_CHECK):
+    if found is not None and found.is_current(versions, uncounted or x.numel() >= MIN_FULL_CHECK):
         return found.plan
     contents = MemoryHash(tensors) if kind == "native" else None
     with torch.inference_mode(False), torch.no_grad():

@@ -5,7 +5,7 @@ scan keeps its states as [.., N, D], channels last. Positions are unrolled: what
 a cache. Lengths may be symbols.
 
 Glossary: as in `traced_scan.py`: L tokens, D channels, N states a channel; chunks of K positions, M of them. `..` are
-the batch and whatever is before it.
+the batch and whatever is before it. All chunks advance together from zero; ONNX's Scan finds their initial states.
 """
 
 import importlib
@@ -14,9 +14,7 @@ from typing import Any
 
 from ripe_mambaspike.ops.integer_conv import FILTER_GRID, ZERO
 
-CHUNK = 32  # K
-GROUP = 8  # chunks that are combined one after the other
-DOUBLINGS = 10  # of groups, where their number is a symbol
+MAX_CHUNK = 16  # the largest K
 CHUNKS_AXIS, POSITIONS_AXIS = -4, -3  # of [.., M, K, N, D]
 UINT8 = 2  # ONNX's number of the type
 Value = Any  # of a graph being built
@@ -73,32 +71,37 @@ def write_fire(
     def per_position(constant: Value) -> Value:
         return op.Expand(op.Reshape(constant, constant_ints(op, [-1, *[1] * trailing])), size)
 
+    def constant(value: float) -> Value:
+        return op.CastLike(op.Constant(value_float=value), x)
+
+    if rotation is not None:  # U = 2 Re m: with 2 m as the state, every number is the same but for its exponent
+        gain, reset = op.Mul(gain, constant(2.0)), 2 * reset
+        real, imag = (None if one is None else op.Mul(one, constant(2.0)) for one in (real, imag))
     driven = op.Mul(x, op.Reshape(gain, constant_ints(op, [-1, *[1] * trailing])))
     parts = _split(op, driven, steps, 1)
     decay, threshold = per_position(decay), per_position(threshold)
     rotation = None if rotation is None else per_position(rotation)
     step_axis = constant_ints(op, [1])
     real, imag = (None if one is None else op.Unsqueeze(one, step_axis) for one in (real, imag))
-    kappa = None if rotation is None else op.CastLike(op.Constant(value_float=float(reset)), x)
     spikes, potentials = [], []
     for part in parts:
         potential = part if real is None else op.Add(part, op.Mul(decay, real))
+        turned = None if rotation is None or real is None else op.Mul(rotation, real)
+        if rotation is not None and imag is not None:
+            potential = op.Sub(potential, op.Mul(rotation, imag))
+            turned = op.Add(op.Mul(decay, imag), turned)
+        spike = op.CastLike(op.GreaterOrEqual(potential, threshold), x)
         if rotation is None:
-            spike = op.CastLike(op.GreaterOrEqual(potential, threshold), x)
-            real = op.Sub(potential, op.Mul(spike, threshold))
+            lost = op.Mul(spike, threshold)
         else:
-            turned = None if real is None else op.Mul(rotation, real)
-            if imag is not None:
-                potential = op.Sub(potential, op.Mul(rotation, imag))
-                turned = op.Add(op.Mul(decay, imag), turned)
-            inner, imag = potential, turned
-            potential = op.Add(inner, inner)
-            spike = op.CastLike(op.GreaterOrEqual(potential, threshold), x)
-            real = op.Sub(inner, op.Mul(spike, kappa))
+            lost, imag = spike if reset == 1 else op.Mul(spike, constant(reset)), turned
+        real = op.Sub(potential, lost)
         spikes.append(spike)
         potentials.append(potential)
     left = op.Squeeze(real, step_axis)
     zeros = op.Sub(left, left) if imag is None else op.Squeeze(imag, step_axis)
+    if rotation is not None:
+        left, zeros = op.Mul(left, constant(0.5)), op.Mul(zeros, constant(0.5))
     return _concat(op, spikes, 1), _concat(op, potentials, 1), left, zeros
 
 
@@ -109,14 +112,17 @@ def write_scan(
     op = operators()
     lead, length = [0] * (len(x.shape) - 2), x.shape[-2]
     channels, states, per_sequence = decay.shape[-2], decay.shape[-1], len(decay.shape) > 2
-    count = -(-length // CHUNK) if isinstance(length, int) else None
+    count, chunk = None, MAX_CHUNK
+    if isinstance(length, int):
+        count = -(-length // MAX_CHUNK)
+        chunk = -(-length // count)  # chunks of equal length need less padding
     tokens = op.Shape(x, start=-2, end=-1)
-    padding = op.Concat(constant_ints(op, [0]), op.Mod(op.Neg(tokens), constant_ints(op, [CHUNK])), axis=0)
+    padding = op.Concat(constant_ints(op, [0]), op.Mod(op.Neg(tokens), constant_ints(op, [chunk])), axis=0)
 
     def positions(value: Value, *last: int) -> list[Value]:
         """[.., L, F] → K times [.., M, 1, *last]; past the end there are zeros, which leave every state as it is."""
         padded = op.Pad(value, padding, None, constant_ints(op, [-2]))
-        return _split(op, op.Reshape(padded, constant_ints(op, [*lead, -1, CHUNK, *last])), CHUNK, POSITIONS_AXIS)
+        return _split(op, op.Reshape(padded, constant_ints(op, [*lead, -1, chunk, *last])), chunk, POSITIONS_AXIS)
 
     rates = positions(delta, 1, channels)
     driving = positions(op.Mul(delta, x), 1, channels)
@@ -129,14 +135,13 @@ def write_scan(
 
     begin = None
     if initial_state is not None:
-        turned = _turned(op, initial_state, len(initial_state.shape))
-        begin = op.Unsqueeze(turned, constant_ints(op, [CHUNKS_AXIS, POSITIONS_AXIS]))
-    if count == 1:
-        state = begin
-    else:
+        begin = op.Unsqueeze(_turned(op, initial_state, len(initial_state.shape)), constant_ints(op, [POSITIONS_AXIS]))
+    if count != 1:
         total = op.Exp(op.Mul(op.Sum(*rates), decay))
-        state = _chunk_starts(op, _advance(op, decays, inputs, None)[-1], total, begin, count)
-    held = _advance(op, decays, inputs, state)
+        begin = _chunk_starts(op, _advance(op, decays, inputs, None)[-1], total, begin)
+    elif begin is not None:
+        begin = op.Unsqueeze(begin, constant_ints(op, [CHUNKS_AXIS]))
+    held = _advance(op, decays, inputs, begin)
     y = [op.MatMul(weight, one) for weight, one in zip(out_of, held, strict=True)]
     y = op.Reshape(_concat(op, y, POSITIONS_AXIS), constant_ints(op, [*lead, -1, channels]))
     y = op.Slice(y, constant_ints(op, [0]), tokens, constant_ints(op, [-2]))
@@ -154,55 +159,37 @@ def _advance(op: Any, decays: Sequence[Value], inputs: Sequence[Value], state: V
     return held
 
 
-def _chunk_starts(op: Any, leaves: Value, total: Value, begin: Value | None, count: int | None) -> Value:
-    """Every chunk's initial state [.., M, 1, N, D], from its final state from zero and its decay.
+def _chunk_starts(op: Any, leaves: Value, total: Value, begin: Value | None) -> Value:
+    """Every chunk's initial state [.., M, 1, N, D], from its final state from zero and its decay, one after the other.
 
-    Groups of chunks advance together, as the positions of chunks do; their own initial states are found by doubling.
+    `begin` [.., 1, N, D] is the first chunk's. ONNX's Scan is a loop over the chunks, whose number may be a symbol.
     """
-    chunks = op.Shape(leaves, start=CHUNKS_AXIS, end=CHUNKS_AXIS + 1)
-    if count is not None and count <= GROUP:
-        parts, starts = [_split(op, one, count, CHUNKS_AXIS) for one in (total, leaves)], begin
-    else:
-        padding = op.Concat(constant_ints(op, [0]), op.Mod(op.Neg(chunks), constant_ints(op, [GROUP])), axis=0)
-        parts = []
-        for one in (total, leaves):
-            padded = op.Pad(one, padding, None, constant_ints(op, [CHUNKS_AXIS]))
-            shape = op.Concat(
-                op.Shape(one, end=CHUNKS_AXIS), constant_ints(op, [-1, GROUP]), op.Shape(one, start=-2), axis=0
-            )
-            parts.append(_split(op, op.Reshape(padded, shape), GROUP, POSITIONS_AXIS))
-        groups = None if count is None else -(-count // GROUP)
-        whole = parts[0][0]
-        for one in parts[0][1:]:
-            whole = op.Mul(whole, one)
-        starts = _group_starts(op, _advance(op, parts[0], parts[1], None)[-1], whole, begin, groups)
-    if starts is None:
-        starts = op.Sub(parts[1][0], parts[1][0])
-    held = [starts, *_advance(op, parts[0][:-1], parts[1][:-1], starts)]
-    if count is not None and count <= GROUP:
-        return _concat(op, held, CHUNKS_AXIS)
-    joined = _concat(op, held, POSITIONS_AXIS)
-    shape = op.Concat(op.Shape(leaves, end=CHUNKS_AXIS), constant_ints(op, [-1, 1]), op.Shape(leaves, start=-2), axis=0)
-    return op.Slice(op.Reshape(joined, shape), constant_ints(op, [0]), chunks, constant_ints(op, [CHUNKS_AXIS]))
+    if begin is None:
+        axes = constant_ints(op, [CHUNKS_AXIS])
+        first = op.Squeeze(op.Slice(leaves, constant_ints(op, [0]), constant_ints(op, [1]), axes), axes)
+        begin = op.Sub(first, first)
+    axis = [CHUNKS_AXIS]
+    last = op.Scan(
+        *(begin, total, leaves),
+        body=_next_chunk(),
+        num_scan_inputs=2,
+        scan_input_axes=2 * axis,
+        scan_output_axes=axis,
+    )
+    node = last.producer()
+    node.resize_outputs(2)  # the exporter gives an operator with any number of outputs only one
+    return node.outputs[1]
 
 
-def _group_starts(op: Any, leaves: Value, total: Value, begin: Value | None, count: int | None) -> Value:
-    """Every group's initial state, by doubling; the row of the overall initial state comes first, with decay zero."""
-    axes, zero = constant_ints(op, [CHUNKS_AXIS]), constant_ints(op, [0])
-    first = op.Slice(leaves, zero, constant_ints(op, [1]), axes)
-    nothing = op.Sub(first, first)
-    begin = nothing if begin is None else begin
-    before = [op.Slice(one, zero, constant_ints(op, [-1]), axes) for one in (leaves, total)]
-    leaves, total = op.Concat(begin, before[0], axis=CHUNKS_AXIS), op.Concat(nothing, before[1], axis=CHUNKS_AXIS)
-    groups = op.Squeeze(op.Shape(leaves, start=CHUNKS_AXIS, end=CHUNKS_AXIS + 1))
-    rows = op.Range(op.Constant(value_int=0), groups, op.Constant(value_int=1))
-    doublings = DOUBLINGS if count is None else (count - 1).bit_length()
-    for doubling in range(doublings):
-        earlier = op.Max(op.Sub(rows, constant_ints(op, [2**doubling])), zero)
-        leaves = op.Add(leaves, op.Mul(total, op.Gather(leaves, earlier, axis=CHUNKS_AXIS)))
-        if doubling < doublings - 1:
-            total = op.Mul(total, op.Gather(total, earlier, axis=CHUNKS_AXIS))
-    return leaves
+def _next_chunk() -> Any:
+    """The body of the Scan: (state, total, leaf) → (total · state + leaf, state)."""
+    ir = importlib.import_module("onnx_ir")
+    state, total, leaf = (ir.Value(name=f"chunk.{name}") for name in ("state", "total", "leaf"))
+    kept = ir.Node("", "Mul", [total, state], outputs=[ir.Value(name="chunk.kept")])
+    after = ir.Node("", "Add", [kept.outputs[0], leaf], outputs=[ir.Value(name="chunk.after")])
+    before = ir.Node("", "Identity", [state], outputs=[ir.Value(name="chunk.before")])
+    outputs = [after.outputs[0], before.outputs[0]]
+    return ir.Graph([state, total, leaf], outputs, nodes=[kept, after, before], name="next_chunk")
 
 
 def _turned(op: Any, value: Value, rank: int) -> Value:
