@@ -195,6 +195,20 @@ def test_inference_mode_and_functional_calls(small, events):
             assert torch.equal(model(x), first)
 
 
+@torch.inference_mode()
+def test_a_network_made_in_inference_mode(small, events, count):
+    """Its weights have no version counter; with the operators of a CPU their memory shows every change."""
+    model, x = small().eval(), events()
+    if backend(x, x.dtype) != "native":
+        pytest.skip("needs the CPU operators")
+    first = model(x)
+    assert torch.equal(model(x), first)
+    assert len(count) == 1
+    model.head.weight.view(-1)[3] += 1
+    assert not torch.equal(model(x), first)
+    assert len(count) == 2
+
+
 def test_logits_are_not_inference_tensors(small, events):
     """Though they are computed in inference mode: gradients may flow through what is made of them."""
     model, x = small().eval(), events()
