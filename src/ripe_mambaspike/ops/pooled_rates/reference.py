@@ -40,31 +40,32 @@ def pool_to_grid(x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Means over the cells of a coarser grid, as adaptive pooling divides it: [B', C, H, W] → [B', C, h, w]."""
     height, width = x.shape[-2:]
     if torch.compiler.is_exporting():
-        return x if (height is grid[0] and width is grid[1]) else _pool_by_products(x, grid)
+        from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
+
+        same = all(statically_known_true(one == other) for one, other in zip((height, width), grid, strict=True))
+        return x if same else _pool_by_products(x, grid)
     if height % grid[0] == 0 and width % grid[1] == 0:  # the same cells by a faster function
         return F.avg_pool2d(x, (height // grid[0], width // grid[1]))
     return F.adaptive_avg_pool2d(x, grid)
 
 
 def _pool_by_products(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The same for symbolic sizes: two products with matrices of zeros and ones, exact for spikes."""
+    """The same for symbolic sizes: two products with matrices that average over the cells of a side."""
     images, channels, height, width = x.shape
-    rows, tall = _cells(height, grid[0], x)
-    columns, wide = _cells(width, grid[1], x)
+    rows, columns = _cells(height, grid[0], x), _cells(width, grid[1], x)
     narrow = (x.flatten(0, 2) @ columns.transpose(0, 1)).reshape(images * channels, height, grid[1])
     low = packed(narrow.transpose(1, 2)).flatten(0, 1) @ rows.transpose(0, 1)
-    pooled = packed(low.reshape(images, channels, grid[1], grid[0]).transpose(2, 3))
-    return pooled / tall.unsqueeze(1) / wide
+    return packed(low.reshape(images, channels, grid[1], grid[0]).transpose(2, 3))
 
 
-def _cells(size: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of `size` pixels belong to each of `count` cells [count, size], and how many [count]."""
+def _cells(size: int, count: int, like: Tensor) -> Tensor:
+    """The weight of each of `size` pixels in each of `count` cells [count, size]: 1/n for the n pixels of a cell."""
     cell = torch.arange(count, device=like.device)
     start = torch.div(cell * size, count, rounding_mode="trunc")
     stop = torch.div((cell + 1) * size + (count - 1), count, rounding_mode="trunc")
     pixel = torch.arange(size, device=like.device)
     inside = (pixel >= start.unsqueeze(1)) & (pixel < stop.unsqueeze(1))
-    return inside.to(like.dtype), (stop - start).to(like.dtype)
+    return inside.to(like.dtype) / (stop - start).to(like.dtype).unsqueeze(1)
 
 
 def cumulative_rates(
