@@ -71,11 +71,21 @@ def test_create_model_keeps_the_head_of_the_same_classes():
     assert model.config.in_size == (28, 28)
 
 
+def test_create_model_gives_the_training_form_too():
+    """With branches, and the same answers; a new head comes last."""
+    model = create_model("nmnist", pretrained=True, form="training", num_classes=4, seed=1)
+    assert (model.config.form, model.training, model.num_classes) == ("training", True, 4)
+    assert model.parameter_count() > 1.7 * from_pretrained(DIGITS).parameter_count()
+    x = synthetic_clip(10, 34, 34, seed=2)
+    features, expected = (one.eval().forward_features(x) for one in (model, from_pretrained(DIGITS)))
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_what_the_weights_do_not_fit_is_refused():
     with raises(ConfigError, field="time_steps"):
         create_model("nmnist", pretrained=True, time_steps=12)
     with raises(ConfigError, field="form"):
-        create_model("nmnist", pretrained=True, form="training")
+        create_model("nmnist", pretrained=True, form="dual-kernel")
     with raises(ConfigError, field="pretrained"):
         create_model("cifar10dvs", pretrained=True)
     assert pretrained_name("dvsgesture") == "gestures-simulated"

@@ -108,7 +108,8 @@ def create_model(name: str, *, pretrained: bool = False, seed: int | None = None
     """A network by name; any field of its config may be overridden.
 
     With `pretrained` the weights are those of a shipped network, named itself (`list_pretrained`) or by the registered
-    network that it is. It may be given another `num_classes`, with a new last layer, and another `in_size`.
+    network that it is. It may be given another `num_classes`, with a new last layer, and another `in_size`. Shipped
+    networks are deployed ones; `form="training"` gives a training form with branches that computes the same (`expand`).
 
     Args:
         name: one of `list_models`, or with `pretrained` also one of `list_pretrained`
@@ -139,10 +140,13 @@ def _with_seed(seed: int | None, make: Callable[[], Model]) -> Model:
 
 def _pretrained_model(name: str, overrides: dict[str, Any]) -> Model:
     """A shipped network in training mode, as every new network is."""
+    from ripe_mambaspike.models.expand import expand
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.models.shipped import pretrained_name, weights_folder
 
-    model = from_pretrained(weights_folder() / pretrained_name(name))
+    model: Model = from_pretrained(weights_folder() / pretrained_name(name))
+    if overrides.get("form") == "training":
+        model = expand(model)
     own, config = model.config, model.config.replace(f"model '{name}'", **overrides)
     for key in overrides:
         if key not in ADAPTABLE and getattr(config, key) != getattr(own, key):
