@@ -18,6 +18,7 @@ import numpy as np
 import ripe_mambaspike.events.formats  # noqa: F401  (registers them)
 from ripe_mambaspike.errors import InputError, ReadError, one_line
 from ripe_mambaspike.events.recording import (
+    EVENT,
     SIZE_EXPECTED,
     Events,
     Recording,
@@ -34,11 +35,12 @@ from ripe_mambaspike.events.source import (
     EventSource,
     ReadOptions,
     check_expansion,
-    empty_events,
 )
 from ripe_mambaspike.own_modules import unknown_name
 
 HEAD_BYTES = 1 << 13
+LIKELY_BYTES = 4  # of one event in a file, at least; compressed and vectorized formats have fewer
+MIN_ROOM, MAX_ROOM = 1 << 10, 1 << 26  # events that an array is first made for
 MAX_METADATA_CHARS = 500  # of one entry; a header can have any number of characters
 
 
@@ -61,10 +63,24 @@ def read(
             header
     """
     opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict, format=format)
-    pieces = list(opened.pieces())
-    events = np.concatenate(pieces) if pieces else empty_events()
+    events = _joined(opened.pieces(), opened.size)
     opened.warn()
     return opened.recording(events)
+
+
+def _joined(pieces: Iterator[Events], size: int) -> Events:
+    """All pieces of a file of `size` bytes in one array. Each is copied at once, while the CPU's cache has it."""
+    room = min(max(size // LIKELY_BYTES, MIN_ROOM), MAX_ROOM)
+    events, count = np.empty(room, EVENT), 0  # memory that is never written to is never taken from the system
+    for piece in pieces:
+        end = count + len(piece)
+        if end > len(events):
+            larger = np.empty(max(2 * len(events), end), EVENT)
+            larger[:count] = events[:count]
+            events = larger
+        events[count:end] = piece
+        count = end
+    return events[:count] if 4 * count > len(events) else events[:count].copy()
 
 
 def read_chunks(

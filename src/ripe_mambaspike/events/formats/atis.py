@@ -46,20 +46,17 @@ def open_atis(path: Path, options: ReadOptions) -> EventSource:
 
 def decode_atis(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
     """Bytes [n, 5] and the sum of the overflows before them → events and the sum after them."""
-    times = (words[:, 2] & 0x7F).astype(np.int64)
-    times <<= 8
-    times |= words[:, 3]
-    times <<= 8
-    times |= words[:, 4]
-    overflow = words[:, 1] == OVERFLOW_ROW
+    # The last four bytes of every record as one number: y in the first byte, then polarity and time.
+    tails = np.ndarray((len(words),), ">u4", np.ascontiguousarray(words), offset=1, strides=(5,)).astype(np.uint32)
+    overflow = tails >= OVERFLOW_ROW << 24
+    overflow &= tails < (OVERFLOW_ROW + 1) << 24
+    times: NDArray[np.int64 | np.uint32] = tails & (TIME_PERIOD - 1)
     if overflow.any():
         offsets = offset + OVERFLOW * np.cumsum(overflow)
-        times += offsets
-        offset = int(offsets[-1])
         kept = ~overflow
-        words, times = words[kept], times[kept]
-    else:
-        times += offset
+        words, times, offset = words[kept], (times + offsets)[kept], int(offsets[-1])
+    elif offset:
+        times = times + np.int64(offset)
     return pack_events(words[:, 0], words[:, 1], times, words[:, 2] >> 7), offset
 
 
