@@ -39,8 +39,8 @@ from ripe_mambaspike.events.source import (
 from ripe_mambaspike.own_modules import unknown_name
 
 HEAD_BYTES = 1 << 13
-LIKELY_BYTES = 4  # of one event in a file, at least; compressed and vectorized formats have fewer
 MIN_ROOM, MAX_ROOM = 1 << 10, 1 << 26  # events that an array is first made for
+MAX_SPARE = 16  # times the events that came
 MAX_METADATA_CHARS = 500  # of one entry; a header can have any number of characters
 
 
@@ -70,8 +70,8 @@ def read(
 
 def _joined(pieces: Iterator[Events], size: int) -> Events:
     """All pieces of a file of `size` bytes in one array. Each is copied at once, while the CPU's cache has it."""
-    room = min(max(size // LIKELY_BYTES, MIN_ROOM), MAX_ROOM)
-    events, count = np.empty(room, EVENT), 0  # memory that is never written to is never taken from the system
+    room = min(max(size, MIN_ROOM), MAX_ROOM)  # an event has at least a byte in most files
+    events, count = np.empty(room, EVENT), 0  # memory that is never written to is not taken from the system
     for piece in pieces:
         end = count + len(piece)
         if end > len(events):
@@ -80,7 +80,7 @@ def _joined(pieces: Iterator[Events], size: int) -> Events:
             events = larger
         events[count:end] = piece
         count = end
-    return events[:count] if 4 * count > len(events) else events[:count].copy()
+    return events[:count] if MAX_SPARE * count > len(events) else events[:count].copy()
 
 
 def read_chunks(

@@ -72,22 +72,24 @@ def decode_evt3(words: NDArray[np.uint16], state: Evt3State, source: EventSource
     is_row, is_base = kind == ROW, kind == BASE
     is_vector = (kind == VECTOR_12) | (kind == VECTOR_8)
     is_time = (kind == TIME_LOW) | (kind == TIME_HIGH)
-    at = np.flatnonzero((kind == SINGLE) | is_vector)
-    value_at = value[at]
-    source.count("other_words", len(words) - len(at) - sum(map(np.count_nonzero, (is_row, is_base, is_time))))
+    # Positions and `take` are several times as fast as masks.
+    at, row_at, base_at, time_at = map(np.flatnonzero, ((kind == SINGLE) | is_vector, is_row, is_base, is_time))
+    value_at = value.take(at)
+    source.count("other_words", len(words) - sum(map(len, (at, row_at, base_at, time_at))))
 
-    times, clock, high, low = _times(kind[is_time] == TIME_HIGH, value[is_time].astype(np.int64), state)
-    rows = np.concatenate([np.array([state.row], np.int32), (value[is_row] & 0x7FF).astype(np.int32)])
-    bases = np.concatenate([np.array([state.base], np.int32), value[is_base].astype(np.int32)])
+    times, clock, high, low = _times(kind.take(time_at) == TIME_HIGH, value.take(time_at).astype(np.int64), state)
+    rows = np.concatenate([np.array([state.row], np.int32), (value.take(row_at) & 0x7FF).astype(np.int32)])
+    bases = np.concatenate([np.array([state.base], np.int32), value.take(base_at).astype(np.int32)])
     time, row = _held(times, is_time, at), _held(rows, is_row, at)
     x, p = (value_at & 0x7FF).astype(np.int32), value_at >> 11
     known = np.ones(len(at), bool)
     passed = 0 if len(bases) > 1 else state.passed
     if is_vector.any():
-        vectors = np.flatnonzero(is_vector[at])
-        base = _held(bases, is_base, at[vectors])
-        wide = kind[at[vectors]] == VECTOR_12
-        offset, passed = _offsets(wide, np.flatnonzero(is_base), at[vectors], state.passed)
+        vectors = np.flatnonzero(is_vector.take(at))
+        vector_at = at.take(vectors)
+        base = _held(bases, is_base, vector_at)
+        wide = kind.take(vector_at) == VECTOR_12
+        offset, passed = _offsets(wide, base_at, vector_at, state.passed)
         x[vectors] = (base & 0x7FF) + offset
         p[vectors] = base >> 11 & 1
         known[vectors] = base >= 0
@@ -95,7 +97,8 @@ def decode_evt3(words: NDArray[np.uint16], state: Evt3State, source: EventSource
         pixels = np.ones(len(at), np.uint16)
         pixels[vectors] = np.where(wide, value_at[vectors], value_at[vectors] & 0xFF)
         word, bit = _expand(pixels)
-        x, p, time, row, known = x[word] + bit, p[word], time[word], row[word], known[word]
+        x, p, time, row, known = (one.take(word) for one in (x, p, time, row, known))
+        x += bit
 
     inside = (x < COLUMNS) | ~known
     if not inside.all():
@@ -109,7 +112,7 @@ def decode_evt3(words: NDArray[np.uint16], state: Evt3State, source: EventSource
 
 def _held(values: NDArray[Any], changes: NDArray[np.bool_], at: NDArray[np.int64]) -> NDArray[Any]:
     """The value valid at each position: `values[0]` before the first change, `values[1 + i]` from change i on."""
-    return values[np.cumsum(changes, dtype=np.int32)[at]]
+    return values.take(np.cumsum(changes, dtype=np.int32).take(at))
 
 
 def _offsets(
@@ -128,23 +131,33 @@ def _times(
     is_high: NDArray[np.bool_], value: NDArray[np.int64], state: Evt3State
 ) -> tuple[NDArray[np.int64], WrappingClock, int, int]:
     """The time after each time word (the previous one first), then clock, high and low part at the end."""
-    highs, clock = state.clock.unwrap(value[is_high])
+    highs, clock = state.clock.unwrap(value.take(np.flatnonzero(is_high)))
     highs = np.concatenate([np.array([state.high], np.int64), highs])
-    high = highs[np.concatenate([[0], np.cumsum(is_high)])]
+    number = np.zeros(len(value) + 1, np.int32)  # of high words so far
+    np.cumsum(is_high, out=number[1:])
+    high = highs.take(number)
     # The low part is set by its own words, and to 0 by a high part that differs from the last.
-    changes = np.diff(high) != 0
-    sets = ~is_high | changes
-    lows = np.concatenate([np.array([state.low], np.int64), np.where(is_high, 0, value)[sets]])
-    low = lows[np.concatenate([[0], np.cumsum(sets)])]
-    return np.where(high == UNKNOWN_TIME, UNKNOWN_TIME, (high << 12) | low), clock, int(high[-1]), int(low[-1])
+    sets = ~is_high
+    sets |= high[1:] != high[:-1]
+    set_by = np.flatnonzero(sets)
+    lows = np.zeros(len(set_by) + 1, np.int64)
+    lows[0], lows[1:] = state.low, value.take(set_by)
+    lows[1:][is_high.take(set_by)] = 0
+    np.cumsum(sets, out=number[1:])
+    low = lows.take(number)
+    times = (high << 12) | low
+    if highs[0] == UNKNOWN_TIME:
+        times[high == UNKNOWN_TIME] = UNKNOWN_TIME
+    return times, clock, int(high[-1]), int(low[-1])
 
 
 def _expand(pixels: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """(word, bit) of every pixel that fired, in order."""
-    counts = COUNTS[pixels]
-    word = np.repeat(np.arange(len(pixels)), counts)
-    first = np.cumsum(counts) - counts
-    return word, BITS[pixels[word], np.arange(len(word)) - first[word]]
+    counts = COUNTS.take(pixels)
+    ends = np.cumsum(counts)
+    place = np.repeat(12 * pixels.astype(np.int64) - (ends - counts), counts)  # in BITS, less the number of the pixel
+    place += np.arange(len(place))
+    return np.repeat(np.arange(len(pixels)), counts), BITS.take(place)
 
 
 def _known(
@@ -162,11 +175,11 @@ def _known(
 
 
 def _bit_tables() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """For each 12-bit value: the number of set bits and their indices, lowest first."""
+    """The number of set bits of each 12-bit value; and their indices, lowest first, 12 places a value."""
     values = np.arange(1 << 12)
     is_set = (values[:, None] >> np.arange(12) & 1).astype(bool)
     order = np.argsort(~is_set, axis=1, kind="stable").astype(np.uint8)
-    return is_set.sum(1), order
+    return is_set.sum(1), order.ravel()
 
 
 COUNTS, BITS = _bit_tables()
