@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_RATE = {"atis": 30, "evt2": 30, "dat": 30, "aedat2": 30, "evt3": 10, "evt3 vectors": 10}
+MIN_RATE = {"atis": 80, "evt2": 30, "dat": 30, "aedat2": 30, "evt3": 30, "evt3 vectors": 10}
 MIN_BINNING_RATE = 50
 MAX_MEGABYTES = 300
 GIGABYTE = 1 << 30
