@@ -75,6 +75,7 @@ def set_threads(row: str, threads: int) -> None:
         importlib.import_module("executorch.extension.pybindings.portable_lib")._unsafe_reset_threadpool(threads)
 
 
+@torch.inference_mode()
 def in_turns(
     ours: Network, theirs: Network, clip: Tensor, repeats: int, clock: Callable[[], float]
 ) -> list[list[float]]:
@@ -89,11 +90,11 @@ def in_turns(
     return spent
 
 
+@torch.inference_mode()
 def predicted(network: Network, clips: Tensor) -> Tensor:
     return torch.cat([clip_logits(network(clip)).argmax(-1).flatten() for clip in clips.split(1)])
 
 
-@torch.inference_mode()
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(given.threads)
     clock = time.process_time if given.cpu_time else time.perf_counter
@@ -108,8 +109,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         for row in given.rows:
             out = (given.keep or Path(temporary)) / row.replace(":", "-")
-            with torch.inference_mode(False):
-                seconds = write(row, given.network, out, calibration, tuple(given.graphs))
+            seconds = write(row, given.network, out, calibration, tuple(given.graphs))
             set_threads(row, given.threads)
             exported = load_exported(out, trust=True)
             for way in exported.ways:
