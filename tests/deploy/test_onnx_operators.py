@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from ripe_mambaspike import fuse
 from ripe_mambaspike.deploy.export.graph import Graph, make_graph
-from ripe_mambaspike.deploy.export.onnx_direct import needs_no_decomposition
+from ripe_mambaspike.deploy.export.onnx_direct import WRITTEN_NODES, needs_no_decomposition
 from ripe_mambaspike.deploy.export.onnx_operators import MAX_CHUNK
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.deploy.export.trace import trace_graph
@@ -129,7 +129,7 @@ def test_only_calibrated_networks_have_convolutions_in_integers(loud):
     assert len(whole) == 4  # not the first stage's
     assert all(is_on_filter_grid(restore(stored[name])) for name in whole)
     for weights, count in ((stored, 4), ({k: v for k, v in stored.items() if k not in whole}, 0), (None, 0)):
-        with graph_nodes():
+        with graph_nodes(*WRITTEN_NODES):
             program = trace_graph(make_graph("clip", model, 18, 18, weights), dynamic=False)
         nodes = [node for node in program.graph.nodes if str(node.target) == "ripe_graph.integer_conv.default"]
         assert len(nodes) == count
@@ -150,7 +150,7 @@ def test_operators_that_are_written_as_they_are(tmp_path):
 def test_only_programs_of_known_operators_are_not_decomposed():
     x = draw(2, 3, 4)
     for call, direct in ((lambda x: x.flatten(1) + 1, True), (lambda x: F.gelu(x), False)):
-        with graph_nodes():
+        with graph_nodes(*WRITTEN_NODES):
             program = trace_graph(graph_of(call, (x,), 1), dynamic=False)
         assert needs_no_decomposition(program) == direct
 
@@ -164,5 +164,5 @@ def test_nodes_are_kept_for_onnx_alone():
 
     graph = graph_of(lambda x, delta, b, c: traced_scan(x, delta, decay, b, c, None)[0], inputs, 1)
     assert not any("ripe" in name for name in names(trace_graph(graph, dynamic=False)))
-    with graph_nodes():
+    with graph_nodes(*WRITTEN_NODES):
         assert "ripe_graph.scan.default" in names(trace_graph(graph, dynamic=False))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_nodes
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_node
 from ripe_mambaspike.ops.shapes import at_least_float32, per_channel
 from ripe_mambaspike.ops.spikes import fire_at, fire_fast_sigmoid
 
@@ -83,7 +83,7 @@ def fire_over_time(
     is κ of a rotating neuron. With `detach_reset` no gradient flows through what a spike takes off the membrane.
     """
     decay, rotation, gain, threshold = neuron
-    if keeps_nodes() and not relaxed:
+    if keeps_node("fire") and not relaxed:
         real, imag = (None, None) if initial_state is None else initial_state
         spikes, potential, real, imag = fire_node(x, decay, rotation, gain, threshold, real, imag, reset)
         return (spikes, potential if keep_potential else None), (real, None if rotation is None else imag)

@@ -18,10 +18,15 @@ from ripe_mambaspike.deploy.export.onnx_operators import (
     write_project,
     write_scan,
 )
-from ripe_mambaspike.ops.integer_conv import integer_conv_node
-from ripe_mambaspike.ops.mamba_inner.traced_scan import scan_node
-from ripe_mambaspike.ops.membrane_attention.reference import project_node
-from ripe_mambaspike.ops.neurons import fire_node
+from ripe_mambaspike.ops.graph_nodes import node_operator
+
+# The nodes of `ops/graph_nodes.py` that are kept, and the functions that write them.
+WRITTEN_NODES: dict[str, Callable[..., Any]] = {
+    "scan": write_scan,
+    "fire": write_fire,
+    "project": write_project,
+    "integer_conv": write_integer_conv,
+}
 
 # Operators of `torch.ops.aten` that PyTorch's exporter writes as they are.
 DIRECT = """
@@ -39,10 +44,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     """For `torch.onnx.export`: the function that writes each operator."""
     aten = torch.ops.aten
     return {
-        scan_node._opoverload: write_scan,
-        fire_node._opoverload: write_fire,
-        project_node._opoverload: write_project,
-        integer_conv_node._opoverload: write_integer_conv,
+        **{node_operator(name): written for name, written in WRITTEN_NODES.items()},
         aten.softplus.default: write_softplus,
         aten.flatten.using_ints: write_flatten,
         aten.unflatten.int: write_unflatten,

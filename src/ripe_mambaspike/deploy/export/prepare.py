@@ -16,7 +16,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.nn.neurons import ConstantsNeuron
 from ripe_mambaspike.nn.repconv import FusedConv
-from ripe_mambaspike.ops.graph_nodes import keeps_nodes
+from ripe_mambaspike.ops.graph_nodes import keeps_node
 from ripe_mambaspike.ops.integer_conv import integer_conv_node, is_on_filter_grid
 from ripe_mambaspike.ops.neurons import NeuronConstants
 
@@ -62,7 +62,7 @@ class IntegerConv(FusedConv):
     parametrizations: nn.ModuleDict
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not keeps_nodes():
+        if not keeps_node("integer_conv"):
             return super().convolve(x, weight, bias)
         stored: Any = self.parametrizations["weight"]
         out = integer_conv_node(x.flatten(0, 1), stored.original, stored[0].scale, bias, self.stride)

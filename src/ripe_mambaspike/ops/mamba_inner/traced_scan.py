@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_nodes
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_node
 from ripe_mambaspike.ops.shapes import packed
 
 CHUNK = 32  # the largest K
@@ -32,11 +32,11 @@ def traced_scan(
     x, delta [.., L, D] (delta ≥ 0); decay A [D, N] (negative), or one for each sequence [.., D, N]; input_weight B and
     output_weight C [.., L, N]; state [.., D, N]. Returns (y [.., L, D], final state).
     """
-    if keeps_nodes():
+    if keeps_node("scan"):
         y, final = scan_node(x, delta, decay, input_weight, output_weight, initial_state)
         return y, final
     length, channels = x.shape[-2:]
-    x, delta, into, out_of = (_split_chunks(part) for part in (x, delta, input_weight, output_weight))
+    x, delta, into, out_of = (split_chunks(part) for part in (x, delta, input_weight, output_weight))
     inputs = (delta * x).unsqueeze(-2) * into.unsqueeze(-1)
     kept = torch.exp(delta.unsqueeze(-2) * decay.transpose(-1, -2))
     total = torch.exp(delta.sum(0).unsqueeze(-2) * decay.transpose(-1, -2))
@@ -48,18 +48,18 @@ def traced_scan(
         begin = None if begin is None else begin.flatten(1)
     drives, decays = inputs.split(1), kept.split(1)
     if not (isinstance(shape[1], int) and shape[1] == 1):
-        leaves = _advance(drives, decays, None)[-1].reshape(total.shape)
-        begin = _combine_chunks(leaves, total, torch.zeros_like(leaves[:1]) if begin is None else begin)
+        leaves = advance(drives, decays, None)[-1].reshape(total.shape)
+        begin = combine_chunks(leaves, total, torch.zeros_like(leaves[:1]) if begin is None else begin)
         begin = begin.reshape(drives[0].shape)
     elif begin is not None:
         begin = begin.unsqueeze(0)
-    states = torch.cat(_advance(drives, decays, begin)).reshape(shape)
+    states = torch.cat(advance(drives, decays, begin)).reshape(shape)
     y = torch.bmm(out_of.flatten(0, -2).unsqueeze(1), states.flatten(0, -3)).reshape(*shape[:-2], channels)
     y = y.permute(*range(2, y.ndim - 1), 1, 0, -1).flatten(-3, -2)
     return y[..., :length, :], states[-1, -1].transpose(-1, -2)
 
 
-def _advance(drives: Sequence[Tensor], decays: Sequence[Tensor], begin: Tensor | None) -> list[Tensor]:
+def advance(drives: Sequence[Tensor], decays: Sequence[Tensor], begin: Tensor | None) -> list[Tensor]:
     """The states of every position, all chunks together, from `begin` (zeros if it is None)."""
     states = [drives[0] if begin is None else torch.addcmul(drives[0], decays[0], begin)]
     for drive, decay in zip(drives[1:], decays[1:], strict=True):
@@ -77,7 +77,7 @@ def scan_node(
     return y.clone(), final.clone()
 
 
-def _split_chunks(x: Tensor) -> Tensor:
+def split_chunks(x: Tensor) -> Tensor:
     """[.., L, F] → [K, M, .., F]; positions past the end are zero, which leaves every state as it is."""
     *others, length, features = x.shape
     count = (length + CHUNK - 1) // CHUNK  # an expression where the length is a symbol
@@ -86,7 +86,7 @@ def _split_chunks(x: Tensor) -> Tensor:
     return packed(padded.permute(-2, -3, *range(len(others)), -1))
 
 
-def _combine_chunks(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:
+def combine_chunks(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:
     """Every chunk's initial state [M, …, N, D], given its final state from zero and the decay over the whole chunk.
 
     Where many chunks are combined by doubling, the row of the overall initial state comes first with decay zero, so
@@ -94,7 +94,7 @@ def _combine_chunks(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:
     """
     count = leaves.shape[0]
     if isinstance(count, int) and count <= MAX_IN_TURN:
-        return torch.cat([begin, *_advance(leaves[:-1].split(1), total[:-1].split(1), begin)])
+        return torch.cat([begin, *advance(leaves[:-1].split(1), total[:-1].split(1), begin)])
     leaves, total = torch.cat((begin, leaves[:-1])), torch.cat((torch.zeros_like(begin), total[:-1]))
     doublings = (count - 1).bit_length() if isinstance(count, int) else DOUBLINGS
     steps = torch.tensor([2**doubling for doubling in range(doublings)], device=leaves.device)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_node
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -36,11 +37,20 @@ FEATURE_MAPS = (*FEATURES, "exp")  # names; `exp` would overflow on its own and 
 
 def featured_attention(query: Tensor, key: Tensor, value: Tensor, epsilon: float) -> Tensor:
     """`A = φ(Q)(φ(K)ᵀV) / (φ(Q)·Σφ(K) + ε)` of the features φ(Q), φ(K): [B, T, C, N] three times → [B, T, C, N]."""
+    if keeps_node("attend"):
+        attended: Tensor = attend_node(query, key, value, epsilon)
+        return attended
     if torch.compiler.is_exporting():
         scale = normalizer_of(query, key.sum(-1, keepdim=True), epsilon)
         attention = batched_product(batched_product(key, value, transposed=1), query, transposed=0) / scale
         return _held(attention, value)
     return _ConvexAttention.apply(query, key, value, epsilon)
+
+
+@graph_node("attend", lambda query, key, value, epsilon: torch.empty_like(query))
+def attend_node(query: Tensor, key: Tensor, value: Tensor, epsilon: float) -> Tensor:
+    """`featured_attention` without a gradient."""
+    return featured_attention(query, key, value, epsilon)
 
 
 def exponential_attention(query: Tensor, key: Tensor, value: Tensor, epsilon: float) -> Tensor:

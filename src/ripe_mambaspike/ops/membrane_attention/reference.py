@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_nodes
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_node
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.membrane_attention.feature_maps import (
     FEATURES,
@@ -34,7 +34,7 @@ def project(x: Tensor, factors: Factors) -> Tensor:
     """x [B, T, C, N] through each factor in turn: dense [out, in], or grouped [groups, out, in]."""
     batch, steps = x.shape[:2]
     for factor in factors:
-        if factor.ndim == 2 and keeps_nodes():
+        if factor.ndim == 2 and keeps_node("project"):
             x = project_node(factor, x)
         elif factor.ndim == 2:
             x = torch.bmm(factor.expand(batch * steps, -1, -1), x.flatten(0, 1)).unflatten(0, (batch, steps))

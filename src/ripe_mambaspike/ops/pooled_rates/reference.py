@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ripe_mambaspike.ops.graph_nodes import graph_node, keeps_node
 from ripe_mambaspike.ops.operator import differentiate, spikes_as
 from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, RateState
 from ripe_mambaspike.ops.shapes import at_least_float32, like_input, packed
@@ -42,11 +43,18 @@ def pool_to_grid(x: Tensor, grid: tuple[int, int]) -> Tensor:
     if torch.compiler.is_exporting():
         from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
 
-        same = all(statically_known_true(one == other) for one, other in zip((height, width), grid, strict=True))
-        return x if same else _pool_by_products(x, grid)
+        if all(statically_known_true(one == other) for one, other in zip((height, width), grid, strict=True)):
+            return x
+        return pool_node(x, *grid) if keeps_node("pool") else _pool_by_products(x, grid)
     if height % grid[0] == 0 and width % grid[1] == 0:  # the same cells by a faster function
         return F.avg_pool2d(x, (height // grid[0], width // grid[1]))
     return F.adaptive_avg_pool2d(x, grid)
+
+
+@graph_node("pool", lambda x, height, width: x.new_empty(*x.shape[:2], height, width))
+def pool_node(x: Tensor, height: int, width: int) -> Tensor:
+    """`pool_to_grid` to another size."""
+    return pool_to_grid(x, (height, width))
 
 
 def _pool_by_products(x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -75,6 +83,9 @@ def cumulative_rates(
 
     The state is the count of the spikes so far [B, C, ...]; `first_step` steps came before, an int or one a sample [B].
     """
+    if keeps_node("rates") and initial_state is None and isinstance(first_step, int) and first_step == 0:
+        rates, total = rates_node(spikes)
+        return rates, total
     counts = at_least_float32(spikes).cumsum(1)
     steps, trailing = spikes.shape[1], [1] * (spikes.ndim - 2)
     before = torch.zeros_like(counts[:, :1])
@@ -87,6 +98,19 @@ def cumulative_rates(
     rate = counts / time
     change = rate - torch.cat((before, rate[:, :-1]), 1)
     return like_input(torch.cat((rate, change), 2), spikes.dtype), counts[:, -1]
+
+
+def _empty_rates(spikes: Tensor) -> tuple[Tensor, Tensor]:
+    shape = list(spikes.shape)
+    shape[2] *= 2
+    return spikes.new_empty(shape), torch.empty_like(at_least_float32(spikes[:, 0]))
+
+
+@graph_node("rates", _empty_rates)
+def rates_node(spikes: Tensor) -> tuple[Tensor, Tensor]:
+    """`cumulative_rates` from the first step on."""
+    rates, total = cumulative_rates(spikes)
+    return rates, total.clone()
 
 
 def leaky_rates(

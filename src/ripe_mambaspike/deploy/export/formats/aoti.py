@@ -18,9 +18,11 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import check_inputs, damaged, describe_tensor, first_line, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.inductor_forms import INDUCTOR_FORMS, rewrite_for_inductor
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.ops.graph_nodes import graph_nodes
 
 INPUTS = "ripe_inputs"  # metadata key for the expected inputs, which compiled code does not check
 
@@ -46,11 +48,13 @@ class AOTInductorFormat(GraphFormat):
         """Compile the graph into a package."""
         inputs = json.dumps([[str(one.dtype), list(one.shape)] for one in graph.example])
         with tempfile.TemporaryDirectory(prefix="ripe-aoti-") as folder, silenced(), torch.no_grad():
-            program = trace_graph(graph, dynamic=False)
+            with graph_nodes(*INDUCTOR_FORMS):
+                program = trace_graph(graph, dynamic=False)
             package = Path(folder) / f"package{self.suffix}"
             try:
                 configs = {"aot_inductor.metadata": {INPUTS: inputs}, "freezing": not _stored_small(program)}
-                torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=configs)
+                rewritten = rewrite_for_inductor(program)
+                torch._inductor.aoti_compile_and_package(rewritten, package_path=str(package), inductor_configs=configs)
             except Exception as error:
                 expected = f"a {graph.kind} graph that PyTorch compiles"
                 raise ConfigError.expected("to", expected, first_line(error)) from error

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import damaged, failed_run, first_line, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.deploy.export.onnx_direct import needs_no_decomposition, translations
+from ripe_mambaspike.deploy.export.onnx_direct import WRITTEN_NODES, needs_no_decomposition, translations
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
@@ -47,7 +47,7 @@ class OnnxFormat(GraphFormat):
     def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
         """With `dynamic` one file serves every batch and, of a RIPE-MambaSpike, every size from 8×8 on."""
         onnx = _package("onnx")
-        with graph_nodes():
+        with graph_nodes(*WRITTEN_NODES):
             program = trace_graph(graph, dynamic=dynamic)
         if needs_no_decomposition(program):
             program.run_decompositions = lambda *given, **options: program
