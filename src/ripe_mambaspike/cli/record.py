@@ -41,10 +41,10 @@ class RecordCommand:
     scale: SensorSize = None
     """Scale the coordinates down to this size, after the crop; events of several pixels fall together on one."""
     pace: Literal["real", "fast"] = "real"
-    """Replay a recording at its own pace, or as fast as possible; for standard input and connections, whether the
-    sender can wait for the disk."""
+    """Replay a recording at its own pace, or as fast as possible."""
     queue: Annotated[int, option("EVENTS")] = 8_000_000
-    """Keep at most this many events waiting for the disk; beyond that the oldest are dropped and counted."""
+    """Keep at most this many events waiting for the disk; beyond that standard input and connections are made to wait,
+    and of other live sources the oldest events are dropped and counted."""
     force: Flag = False
     """Replace the file if it exists."""
     list: Flag = False

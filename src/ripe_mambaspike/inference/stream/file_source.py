@@ -21,6 +21,8 @@ PACKET_EVENTS = 1 << 16
 class FileSource:
     """A recording of any format, in packets; at its own pace or as fast as they are taken."""
 
+    can_wait = True
+
     def __init__(
         self,
         path: Path,

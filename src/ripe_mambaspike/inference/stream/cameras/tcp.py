@@ -27,6 +27,8 @@ class TcpSource(PacketSource):
     words without a header, `default_size` for an EVT stream that names no size.
     """
 
+    can_wait = True
+
     def __init__(
         self,
         host: str,
