@@ -65,6 +65,7 @@ def record(
     crop: Crop | None = None,
     scale: Size | None = None,
     pace: Pace = "real",
+    format: str | None = None,
     queue_events: int = QUEUE_EVENTS,
     force: bool = False,
     on_start: Callable[[RecordSummary], None] = lambda summary: None,
@@ -79,6 +80,7 @@ def record(
     sensor_size: of the source, where it does not say
     crop: the part of the sensor that is kept, (x, y, width, height); its corner becomes the origin
     scale: the size to which coordinates are scaled down, after the crop; events fall together on fewer pixels
+    format: name of the format of a source that is a file, as for `read`
     queue_events: that may wait for the disk; beyond, the sender waits if it can (files, pipes and connections), and
         otherwise the oldest are dropped and counted
     force: replace an existing file
@@ -89,7 +91,12 @@ def record(
     """
     path = Path(os.fspath(out))
     _check_options(path, seconds, events, scale, force)
-    opened = open_stream(source, pace=pace, sensor_size=sensor_size) if isinstance(source, str) else source
+    if isinstance(source, str):
+        opened = open_stream(source, pace=pace, sensor_size=sensor_size, format=format)
+    elif format is None:
+        opened = source
+    else:
+        raise InputError.expected("format", "the name of a file as the source", "an opened source")
     job = _RecordJob(opened, path, _Fit(crop, scale), seconds, events, queue_events)
     on_start(job.summary)
     for left in unfinished_versions(path):
