@@ -194,11 +194,12 @@ for _ in range(int(batches)):
     for _ in range(int(each)):
         store.push_back(10**15 + at, at % 320, at % 240, at % 2 == 0)
         at += 1
+    while writer.getQueuedPacketCount() > 500:  # it loses packets without a word while 1,024 wait
+        time.sleep(0.001)
     writer.writeEvents(store)
     time.sleep(pause)
-while writer.getQueuedPacketCount():
+while writer.getClientCount():  # an empty queue does not mean that all has been sent
     time.sleep(0.005)
-time.sleep(0.2)
 """
 
 
