@@ -5,9 +5,11 @@ import socket
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
+from fuzz.targets.streams import dv_header, dv_packet
 from packets import SENSOR, make, same
 
 from raising import raises
@@ -15,6 +17,7 @@ from ripe_mambaspike import read, record, write
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.registry import CHUNK_ENCODERS, ENCODERS
+from ripe_mambaspike.inference.stream.cameras.dv import DvSource
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.inference.stream.send import RecordingSender
 from ripe_mambaspike.inference.stream.sources import PipeSource, TcpSource, UdpSource
@@ -202,8 +205,8 @@ def test_stopped(clip, tmp_path):
     assert same(read(summary.path).events, events)
 
 
-def test_a_slow_disk_is_counted(clip, tmp_path, monkeypatch):
-    _, events = clip
+@pytest.fixture
+def slow_disk(monkeypatch):
     real = os.write
 
     def slow(descriptor, data):
@@ -211,11 +214,75 @@ def test_a_slow_disk_is_counted(clip, tmp_path, monkeypatch):
         return real(descriptor, data)
 
     monkeypatch.setattr("ripe_mambaspike.events.recorder.os.write", slow)
-    parts = pieces(events, 20)
-    summary = record(Source(parts), tmp_path / "a.npy", queue_events=2 * len(parts[0]))
+
+
+@pytest.mark.usefixtures("slow_disk")
+def test_a_slow_disk_is_counted(clip, tmp_path):
+    _, events = clip
+    parts, said = pieces(events, 20), []
+    summary = record(Source(parts), tmp_path / "a.npy", queue_events=2 * len(parts[0]), on_message=said.append)
     assert summary.dropped["queue"] > 0
     assert summary.events + summary.dropped["queue"] == len(events)
     assert len(read(summary.path, sensor_size=SENSOR)) == summary.events
+    assert len(said) == 1  # while it records, and once
+
+
+@pytest.mark.usefixtures("slow_disk")
+@pytest.mark.parametrize("suffix", [".raw", ".npy"])
+@pytest.mark.parametrize("scheme", ["tcp", "dv", "pipe"])
+def test_a_burst_makes_the_sender_wait_for_a_slow_disk(clip, tmp_path, scheme, suffix):
+    """Sources that can wait lose nothing in a recording, at the pace of a live source, too."""
+    _, events = clip
+    parts, path = pieces(events, 20), tmp_path / f"a{suffix}"
+    head, make_packet = (
+        (dv_header(SENSOR), dv_packet) if scheme == "dv" else (b"", lambda part: write_packet(part, SENSOR))
+    )
+    data = head + b"".join(map(make_packet, parts))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if scheme == "dv":
+            source = DvSource("127.0.0.1", server.getsockname()[1])
+            connect = lambda: server.accept()[0]  # noqa: E731
+        elif scheme == "tcp":
+            source = TcpSource("127.0.0.1", 0)
+            connect = partial(socket.create_connection, source.address)
+        else:
+            reading, writing = socket.socketpair()
+            source = PipeSource(reading.makefile("rb"))
+            connect = lambda: writing  # noqa: E731
+
+        def send():
+            with connect() as connection:
+                connection.sendall(data)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        summary = record(source, path, queue_events=2 * len(parts[0]))
+        thread.join()
+    assert source.live
+    assert not summary.dropped
+    assert same(read(path, sensor_size=SENSOR).events, events)
+
+
+@pytest.mark.usefixtures("slow_disk")
+@pytest.mark.parametrize("suffix", [".raw", ".npy"])
+def test_what_waits_when_a_recording_is_stopped_is_written(clip, tmp_path, suffix):
+    _, events = clip
+    drawn, path = [], tmp_path / f"a{suffix}"
+    source = Source((drawn.append(part) or part for part in pieces(events, 20)), wait=True)
+    summary = record(source, path, should_stop=lambda: len(drawn) == 20)
+    assert summary.events == len(events)
+    assert same(read(path, sensor_size=SENSOR).events, events)
+
+
+@pytest.mark.usefixtures("slow_disk")
+def test_seconds_end_by_the_clock_only_when_nothing_waits(clip, tmp_path):
+    """All events of the first 0.1 s are there at once; writing them takes longer than that and the grace."""
+    _, events = clip
+    seconds = 0.1
+    kept = events[events["t"] < events["t"][0] + seconds * 1e6]
+    source = Source([*pieces(kept, 20)], wait=True)
+    summary = record(source, tmp_path / "a.raw", seconds=seconds)
+    assert same(read(summary.path).events, kept)
 
 
 @pytest.mark.parametrize("kind", [TcpSource, UdpSource])

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_table, print_warnings
 from ripe_mambaspike.cli.signals import stop_on_signal
-from ripe_mambaspike.command_options import Count, CropArea, Flag, Json, SensorSize, option
+from ripe_mambaspike.command_options import Count, CropArea, Flag, FormatName, Json, SensorSize, option
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.region import format_size
 
@@ -41,10 +41,11 @@ class RecordCommand:
     scale: SensorSize = None
     """Scale the coordinates down to this size, after the crop; events of several pixels fall together on one."""
     pace: Literal["real", "fast"] = "real"
-    """Replay a recording at its own pace, or as fast as possible; for standard input and connections, whether the
-    sender can wait for the disk."""
+    """Replay a recording at its own pace, or as fast as possible."""
+    format: FormatName = None
     queue: Annotated[int, option("EVENTS")] = 8_000_000
-    """Keep at most this many events waiting for the disk; beyond that the oldest are dropped and counted."""
+    """Keep at most this many events waiting for the disk; beyond that standard input and connections are made to wait,
+    and of other live sources the oldest events are dropped and counted."""
     force: Flag = False
     """Replace the file if it exists."""
     list: Flag = False
@@ -74,8 +75,8 @@ class RecordCommand:
                 with print_warnings():
                     record(
                         self.source, self.out, seconds=self.seconds, events=self.events, sensor_size=self.sensor_size,
-                        crop=self.crop, scale=self.scale, pace=self.pace, queue_events=self.queue, force=self.force,
-                        on_start=started, on_message=print_message, should_stop=should_stop,
+                        crop=self.crop, scale=self.scale, pace=self.pace, format=self.format, queue_events=self.queue,
+                        force=self.force, on_start=started, on_message=print_message, should_stop=should_stop,
                     )  # fmt: skip
             finally:
                 if summaries:

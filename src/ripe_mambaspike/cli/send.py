@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from ripe_mambaspike.cli.output import console, print_json, print_message, print_warnings, printable
 from ripe_mambaspike.cli.signals import stop_on_signal
-from ripe_mambaspike.command_options import Flag, Json, SensorSize, option
+from ripe_mambaspike.command_options import Flag, FormatName, Json, SensorSize, option
 
 if TYPE_CHECKING:
     from ripe_mambaspike.inference.stream.send import SendSummary
@@ -33,6 +33,7 @@ class SendCommand:
     """Start again at the end, until Ctrl-C; the times of the events go on."""
     sensor_size: SensorSize = None
     """Width and height of the sensor, whatever the recording says."""
+    format: FormatName = None
     json: Json = False
 
     def run(self) -> int:
@@ -42,7 +43,7 @@ class SendCommand:
             with print_warnings():
                 sender = RecordingSender(
                     self.recording, self.to, speed=self.speed, loop=self.loop, sensor_size=self.sensor_size,
-                    on_message=print_message, should_stop=should_stop,
+                    format=self.format, on_message=print_message, should_stop=should_stop,
                 )  # fmt: skip
             try:
                 sender.run()

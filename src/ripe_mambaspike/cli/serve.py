@@ -5,7 +5,7 @@ from typing import Annotated
 
 from ripe_mambaspike.cli.network_options import NetworkOptions, warn_default_window
 from ripe_mambaspike.cli.output import print_message, print_warnings
-from ripe_mambaspike.command_options import Folder, Milliseconds, Number, option
+from ripe_mambaspike.command_options import Folder, FormatName, Milliseconds, Number, option
 from ripe_mambaspike.errors import InputError
 
 
@@ -22,6 +22,7 @@ class ServeCommand(NetworkOptions):
     source: Annotated[str | None, option("ADDRESS|FILE|-")] = None
     """A live source for all viewers, as for ripe stream: a UDP or TCP port to listen on (udp://HOST:PORT,
     tcp://HOST:PORT), a camera (usb://, inivation://, dv://HOST:PORT), a recording, or - for standard input."""
+    format: FormatName = None
     record_to: Folder = None
     """A folder that viewers may record the live source to, as LABEL/001.raw; the server must then be reachable from
     this machine alone."""
@@ -62,8 +63,9 @@ class ServeCommand(NetworkOptions):
         classifier = self.load()
         with print_warnings():
             service = make_service(
-                classifier, host=self.host, recordings=self.recordings, source=self.source, window_ms=self.window,
-                hop_ms=self.hop, record_to=self.record_to, allow_training=self.allow_training, limits=limits,
+                classifier, host=self.host, recordings=self.recordings, source=self.source, format=self.format,
+                window_ms=self.window, hop_ms=self.hop, record_to=self.record_to, allow_training=self.allow_training,
+                limits=limits,
             )  # fmt: skip
         if service.found > len(service.listed):
             print_message(f"{len(service.listed):,} of the {service.found:,} recordings are offered")

@@ -13,7 +13,7 @@ from rich.markup import escape
 from ripe_mambaspike.cli.network_options import NetworkOptions, warn_default_window
 from ripe_mambaspike.cli.output import console, print_message, print_warnings
 from ripe_mambaspike.cli.signals import stop_on_signal
-from ripe_mambaspike.command_options import Count, DeviceName, Flag, Milliseconds, option
+from ripe_mambaspike.command_options import Count, DeviceName, Flag, FormatName, Milliseconds, option
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.region import format_size
 
@@ -48,6 +48,7 @@ class StreamCommand(NetworkOptions):
     pace: Literal["real", "fast"] = "real"
     """Replay a recording at its own pace, or as fast as possible; for standard input and TCP, whether the sender can
     wait."""
+    format: FormatName = None
     time_steps: Count = None
     """Time bins of a window. Default: as in training."""
     max_rate: Annotated[float | None, option("EVENTS/S")] = None
@@ -86,7 +87,8 @@ class StreamCommand(NetworkOptions):
             with print_warnings():
                 stream = make_stream(
                     classifier, self.source, window_us=window_us, hop_us=hop_us, early=self.early, pace=self.pace,
-                    limits=limits, on_prediction=on_prediction, on_message=print_message, should_stop=should_stop,
+                    format=self.format, limits=limits, on_prediction=on_prediction, on_message=print_message,
+                    should_stop=should_stop,
                 )  # fmt: skip
             if self.window is None:
                 warn_default_window(classifier)

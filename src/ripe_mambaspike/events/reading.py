@@ -9,9 +9,9 @@ import errno
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from ripe_mambaspike.own_modules import unknown_name
 HEAD_BYTES = 1 << 13
 MIN_ROOM, MAX_ROOM = 1 << 10, 1 << 26  # events that an array is first made for
 MAX_SPARE = 16  # times the events that came
+Opened = TypeVar("Opened")
 MAX_METADATA_CHARS = 500  # of one entry; a header can have any number of characters
 
 
@@ -144,6 +145,23 @@ def open_recording(
     start = " ".join(f"{byte:02x}" for byte in head[:8])
     titles = ", ".join(one.title for one in known)
     raise ReadError.expected("format", f"one of {titles}", f"a file that starts with the bytes {start}", path=path)
+
+
+def open_with_default_size(
+    open_file: Callable[..., Opened],
+    path: str | Path,
+    *,
+    sensor_size: tuple[int, int] | None,
+    default_size: tuple[int, int] | None,
+    format: str | None,
+) -> Opened:
+    """`read` or `open_recording`, where a file of a named format that lacks a header and a size has the default one."""
+    try:
+        return open_file(path, sensor_size=sensor_size, format=format)
+    except ReadError as error:
+        if error.field != "sensor_size" or format is None or default_size is None or sensor_size is not None:
+            raise
+        return open_file(path, sensor_size=default_size, format=format)
 
 
 def find_format(name: str) -> EventFormat:

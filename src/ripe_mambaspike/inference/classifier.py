@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from ripe_mambaspike.errors import InputError, ReadError, RipeError, WeightsError
+from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.binning import bin_events
-from ripe_mambaspike.events.reading import read
+from ripe_mambaspike.events.reading import open_with_default_size, read
 from ripe_mambaspike.events.recording import Recording, RecordingWarning
 from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, format_size
 from ripe_mambaspike.events.source import ReadOptions
@@ -188,12 +188,9 @@ def read_recording(classifier: Classifier, path: str | Path, format: str | None 
     """
     size = classifier.sensor_size if classifier.sensor_given else None
     try:
-        try:
-            recording = read(path, sensor_size=size, format=format)
-        except ReadError as error:
-            if error.field != "sensor_size" or format is None or classifier.sensor_size is None or size is not None:
-                raise
-            recording = read(path, sensor_size=classifier.sensor_size, format=format)
+        recording = open_with_default_size(
+            read, path, sensor_size=size, default_size=classifier.sensor_size, format=format
+        )
         return fit_recording(classifier, replace(recording, metadata={**recording.metadata, "file": str(path)}))
     except RipeError as error:
         if str(path) in str(error):

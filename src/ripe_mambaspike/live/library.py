@@ -78,8 +78,9 @@ class RecordingLibrary:
         network: ServedNetwork,
         worker: PredictionWorker,
         limits: ServerLimits,
+        format: str | None = None,
     ) -> None:
-        self.listed, self.folder, self.limits = listed, folder, limits
+        self.listed, self.folder, self.limits, self.format = listed, folder, limits, format
         self.networks = 0  # how often the network was replaced
         self._network, self._worker = network, worker
         self._open: OrderedDict[RecordingKey, WatchedRecording] = OrderedDict()  # the one used last at the end
@@ -131,7 +132,7 @@ class RecordingLibrary:
         """Read a listed recording, once for all who ask at the same time."""
         networks, task = self.networks, self._opening.get(key)
         if task is None:
-            task = self._opening[key] = asyncio.create_task(self._read(listed.path, listed.name))
+            task = self._opening[key] = asyncio.create_task(self._read(listed.path, listed.name, self.format))
             task.add_done_callback(lambda _: self._opening.pop(key, None))
         recording = await asyncio.shield(task)
         self._check_current(networks)
@@ -142,9 +143,13 @@ class RecordingLibrary:
         if networks != self.networks:
             raise InputError.expected("recording", "the same network to the end", "a new one; choose it again")
 
-    async def _read(self, path: Path, name: str) -> WatchedRecording:
+    async def _read(self, path: Path, name: str, format: str | None = None) -> WatchedRecording:
+        network = self._network
         async with self._readers:
-            found = await read_in_subprocess(path, name, self.folder, self.limits, self._network.given_size)
+            found = await read_in_subprocess(
+                path, name, self.folder, self.limits, network.given_size,
+                format=format, default_size=network.classifier.sensor_size,
+            )  # fmt: skip
         return await asyncio.to_thread(self._watched, found, name)
 
     def _watched(self, recording: Recording, name: str) -> WatchedRecording:

@@ -3,8 +3,8 @@
 An uploaded file may be crafted to exhaust memory, run forever or crash a native decoder. The reading process has limits
 on memory and time and can be killed without harm to the server, which keeps serving frames meanwhile.
 
-The process is `python -m ripe_mambaspike.live.reading FILE OUT EVENTS SECONDS [WIDTH HEIGHT]`. It writes the events to
-OUT and one line of JSON to standard output: a `ReadReply`.
+The process is `python -m ripe_mambaspike.live.reading FILE OUT ORDER`, with a `ReadOrder` as JSON. It writes the events
+to OUT and one line of JSON to standard output: a `ReadReply`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError, RipeError
 from ripe_mambaspike.events.isolated_reader import limit_memory_growth
-from ripe_mambaspike.events.reading import open_recording
+from ripe_mambaspike.events.reading import open_recording, open_with_default_size
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.own_modules import import_own_modules
@@ -30,6 +30,16 @@ MAX_REPLY_BYTES = 1 << 20
 
 class RecordingTooLargeError(ReadError):
     """A recording that would take more events, memory or time than the server allows."""
+
+
+class ReadOrder(msgspec.Struct, frozen=True):
+    """How the reading process is to read the file."""
+
+    max_events: int
+    max_seconds: int
+    sensor_size: tuple[int, int] | None = None  # whatever the file says
+    default_size: tuple[int, int] | None = None  # of a file of this format without a header
+    format: str | None = None
 
 
 class ReadReply(msgspec.Struct, frozen=True):
@@ -44,16 +54,24 @@ class ReadReply(msgspec.Struct, frozen=True):
 
 
 async def read_in_subprocess(
-    path: Path, name: str, folder: Path, limits: ServerLimits, sensor_size: tuple[int, int] | None = None
+    path: Path,
+    name: str,
+    folder: Path,
+    limits: ServerLimits,
+    sensor_size: tuple[int, int] | None = None,
+    *,
+    format: str | None = None,
+    default_size: tuple[int, int] | None = None,
 ) -> Recording:
     """The recording at the path, ordered by time; errors call it `name`. `folder` is a private one for the transfer.
 
-    `sensor_size` overrides the size that the file names.
+    `sensor_size` overrides the size that the file names; `format` names its format, and `default_size` is that of a
+    file of this format without a header.
     """
     out = folder / f"{os.urandom(12).hex()}.events"
-    arguments = [str(path), str(out), str(limits.events), str(limits.seconds), *map(str, sensor_size or ())]
+    order = ReadOrder(limits.events, limits.seconds, sensor_size, default_size, format)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "ripe_mambaspike.live.reading", *arguments,
+        sys.executable, "-P", "-m", "ripe_mambaspike.live.reading", path, out, msgspec.json.encode(order),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -88,10 +106,18 @@ def _recording(code: int | None, reply: bytes, out: Path, path: Path, name: str)
 
 
 def read_bounded(
-    path: Path, max_events: int, max_seconds: int, sensor_size: tuple[int, int] | None = None
+    path: Path,
+    max_events: int,
+    max_seconds: int,
+    sensor_size: tuple[int, int] | None = None,
+    *,
+    format: str | None = None,
+    default_size: tuple[int, int] | None = None,
 ) -> Recording:
     """The recording ordered by time, refused as soon as it is known to be larger or longer than allowed."""
-    opened = open_recording(path, sensor_size=sensor_size)
+    opened = open_with_default_size(
+        open_recording, path, sensor_size=sensor_size, default_size=default_size, format=format
+    )
     pieces: list[Events] = []
     count = 0
     for piece in opened.pieces():
@@ -110,12 +136,15 @@ def read_bounded(
 def run_reading_process(arguments: list[str]) -> int:
     """The reading process."""
     path, out = Path(arguments[0]), Path(arguments[1])
+    order = msgspec.json.decode(arguments[2], type=ReadOrder)
     warnings.simplefilter("ignore")  # they are part of the reply
     try:
         import_own_modules()  # which may read the recording's format, and may need more memory than the recording
         limit_memory_growth(MAX_MEMORY_BYTES)
-        size = (int(arguments[4]), int(arguments[5])) if len(arguments) > 4 else None
-        recording = read_bounded(path, int(arguments[2]), int(arguments[3]), size)
+        recording = read_bounded(
+            path, order.max_events, order.max_seconds, order.sensor_size,
+            format=order.format, default_size=order.default_size,
+        )  # fmt: skip
         recording.events.tofile(out)
         size_from = recording.metadata["sensor_size_from"]
         reply = ReadReply(None, False, recording.sensor_size, size_from, recording.format, tuple(recording.warnings))

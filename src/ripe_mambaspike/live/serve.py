@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.reading import find_format
 from ripe_mambaspike.events.region import Crop
 from ripe_mambaspike.inference.classifier import Classifier, load_network
 from ripe_mambaspike.inference.stream.sources import describe_source_start, open_stream
@@ -35,6 +36,7 @@ def make_service(
     host: str = "127.0.0.1",
     recordings: Path | None = None,
     source: str | None = None,
+    format: str | None = None,
     window_ms: float | None = None,
     hop_ms: float | None = None,
     record_to: Path | None = None,
@@ -48,18 +50,23 @@ def make_service(
     recordings: a folder whose recordings are offered
     source: a live source for all viewers: udp://HOST:PORT or tcp://HOST:PORT, a camera (docs/cameras.md), a recording,
         or - for standard input
+    format: name of the format of these recordings, as for `read`; uploads are still recognized by their content
     window_ms, hop_ms: by default the length of the training clips, and half of it
     record_to: a folder that viewers may record the live source to, as LABEL/001.raw; only on a loopback host
     allow_training: whether viewers may also train on that folder; the networks are written to `runs`
     """
     _check_recording(host, source, record_to, allow_training)
     check_packages()
+    if format is not None:
+        find_format(format)
+        if recordings is None and source is None:
+            raise InputError.expected("format", "recordings, or a file as the source", "neither")
     limits = limits or ServerLimits()
     names = known_names(check_host(host), sockets.gethostname())
     listed, found = ([], 0) if recordings is None else list_recordings(recordings, limits.listed)
     network = make_served_network(classifier, window_ms, hop_ms)
-    live = None if source is None else _open_live(network, source, limits.frames)
-    service = Service(network, listed, live, limits, names, found=found)
+    live = None if source is None else _open_live(network, source, limits.frames, format)
+    service = Service(network, listed, live, limits, names, found=found, format=format)
     if record_to is not None and live is not None:
         training_runs = runs if allow_training else None
         service.session = make_session(service, live, record_to, training_runs, window_ms, hop_ms)
@@ -148,8 +155,10 @@ def _check_recording(host: str, source: str | None, record_to: Path | None, allo
         )
 
 
-def _open_live(network: ServedNetwork, source: str, frames: int) -> LiveStream:
+def _open_live(network: ServedNetwork, source: str, frames: int, format: str | None) -> LiveStream:
     name = source if describe_source_start(source) else "standard input" if source == "-" else Path(source).name
     classifier = network.classifier
-    opened = open_stream(source, sensor_size=network.given_size, region=classifier.region, keep_listening=True)
+    opened = open_stream(
+        source, sensor_size=network.given_size, region=classifier.region, keep_listening=True, format=format
+    )
     return LiveStream(display_name(name), opened, lambda size: network.for_stream(size)[0], frames, classifier.crop)

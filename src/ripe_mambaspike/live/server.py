@@ -70,6 +70,7 @@ class Service:
     session: RecordingSession | None = None  # on a server that records
     folder: Path | None = None
     found: int = 0  # recordings in the folder, of which some are listed
+    format: str | None = None  # of the listed recordings, where it is not found by content
     viewers: int = 0
     arriving: int = 0  # uploads
 
@@ -134,7 +135,7 @@ def make_app(service: Service) -> "Starlette":
     async def running(_: "Starlette") -> AsyncIterator[None]:
         service.folder = Path(tempfile.mkdtemp(prefix="ripe-serve-"))  # for this user alone
         service.library = RecordingLibrary(
-            service.listed, service.folder, service.network, service.worker, service.limits
+            service.listed, service.folder, service.network, service.worker, service.limits, service.format
         )
         service.predictions = PredictionRequests(service.network, service.folder, service.limits)
         service.worker.start()

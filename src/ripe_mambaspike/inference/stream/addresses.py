@@ -1,5 +1,6 @@
 """Addresses of live sources: udp://HOST:PORT and tcp://HOST:PORT."""
 
+import os
 import re
 from typing import Literal, NamedTuple
 
@@ -16,8 +17,9 @@ class SocketAddress(NamedTuple):
     def __str__(self) -> str:
         return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
-    def unopened(self, reason: object) -> InputError:
+    def unopened(self, error: OSError) -> InputError:
         """The error for a port that cannot be listened on."""
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
         return InputError.expected("source", f"a {self.scheme.upper()} port that can be opened", f"{self} ({reason})")
 
 

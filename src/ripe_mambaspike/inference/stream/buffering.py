@@ -65,6 +65,12 @@ class EventQueue:
             self._changed.notify_all()
             return packet
 
+    @property
+    def waiting(self) -> int:
+        """Events in the queue."""
+        with self._changed:
+            return self._events
+
     def end(self) -> None:
         """Close the queue for new packets; queued ones can still be taken."""
         with self._changed:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.reading import open_recording
+from ripe_mambaspike.events.reading import open_recording, open_with_default_size
 from ripe_mambaspike.events.recording import Events, RecordingWarning
 from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed_size_warning
 from ripe_mambaspike.inference.stream.source_registry import POLL_SECONDS, Pace, Stopped
@@ -19,7 +19,12 @@ PACKET_EVENTS = 1 << 16
 
 
 class FileSource:
-    """A recording of any format, in packets; at its own pace or as fast as they are taken."""
+    """A recording, in packets; at its own pace or as fast as they are taken.
+
+    `format` names its format, as for `read`. A file that then has no header is one of the region's sensor.
+    """
+
+    can_wait = True
 
     def __init__(
         self,
@@ -27,11 +32,15 @@ class FileSource:
         pace: Pace,
         sensor_size: tuple[int, int] | None = None,
         region: SensorRegion | None = None,
+        format: str | None = None,
     ) -> None:
-        self.path, self.pace, self.live = path, pace, pace == "real"
+        self.path, self.pace, self.live, self.format = path, pace, pace == "real", format
         self.invalid = 0
         self.last_invalid: str | None = None
-        opened = open_recording(path, sensor_size=sensor_size)
+        default_size = None if region is None else region.size
+        opened = open_with_default_size(
+            open_recording, path, sensor_size=sensor_size, default_size=default_size, format=format
+        )
         if opened.declared_size is None:  # the size has to be guessed from the events, so the file is read once
             for _ in opened.pieces():
                 pass
@@ -49,7 +58,7 @@ class FileSource:
         """Nothing is open before `packets`."""
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:
-        opened = open_recording(self.path, sensor_size=self.size)
+        opened = open_recording(self.path, sensor_size=self.size, format=self.format)
         began, first = time.monotonic(), None
         for piece in opened.pieces():
             for packet in split_events(piece, PACKET_US if self.live else None):

@@ -65,6 +65,7 @@ def record(
     crop: Crop | None = None,
     scale: Size | None = None,
     pace: Pace = "real",
+    format: str | None = None,
     queue_events: int = QUEUE_EVENTS,
     force: bool = False,
     on_start: Callable[[RecordSummary], None] = lambda summary: None,
@@ -79,7 +80,9 @@ def record(
     sensor_size: of the source, where it does not say
     crop: the part of the sensor that is kept, (x, y, width, height); its corner becomes the origin
     scale: the size to which coordinates are scaled down, after the crop; events fall together on fewer pixels
-    queue_events: that may wait for the disk; beyond, a live source's oldest are dropped and counted
+    format: name of the format of a source that is a file, as for `read`
+    queue_events: that may wait for the disk; beyond, the sender waits if it can (files, pipes and connections), and
+        otherwise the oldest are dropped and counted
     force: replace an existing file
     on_start: gets the summary, which is kept up to date and is complete after errors, too
 
@@ -88,7 +91,12 @@ def record(
     """
     path = Path(os.fspath(out))
     _check_options(path, seconds, events, scale, force)
-    opened = open_stream(source, pace=pace, sensor_size=sensor_size) if isinstance(source, str) else source
+    if isinstance(source, str):
+        opened = open_stream(source, pace=pace, sensor_size=sensor_size, format=format)
+    elif format is None:
+        opened = source
+    else:
+        raise InputError.expected("format", "the name of a file as the source", "an opened source")
     job = _RecordJob(opened, path, _Fit(crop, scale), seconds, events, queue_events)
     on_start(job.summary)
     for left in unfinished_versions(path):
@@ -150,6 +158,7 @@ class _RecordJob:
         self._max_us = None if seconds is None else round(seconds * 1e6)
         self._max_events = events
         self._queue = EventQueue(capacity)
+        self._can_wait = not source.live or getattr(source, "can_wait", False)
         self._recorder = EventRecorder(path)
         self._failure: BaseException | None = None
         self._over = False
@@ -161,6 +170,7 @@ class _RecordJob:
 
     def run(self, on_message: Callable[[str], None], should_stop: Callable[[], bool]) -> RecordSummary:
         self._began = quiet_since = time.monotonic()
+        dropping = False
         reader = Thread(target=self._read, name="record reader", daemon=True)
         reader.start()
         try:
@@ -174,9 +184,15 @@ class _RecordJob:
                     elif now - quiet_since > QUIET_SECONDS:
                         quiet_since = now
                         on_message(f"no events for {QUIET_SECONDS:g} s")
-                    if self._is_enough(now) or should_stop():
-                        self.summary.ended = "enough was recorded" if self._is_enough(now) else "it was stopped"
+                    if self._queue.dropped and not dropping:
+                        dropping = True
+                        on_message(f"events are being dropped: more than {self._queue.capacity:,} wait for the disk")
+                    if self._is_enough(now):
+                        self.summary.ended = "enough was recorded"
                         break
+                    if not self._over and should_stop():
+                        self.summary.ended = "it was stopped"
+                        self._over = True  # the reader ends; what has arrived is still written
         finally:
             self._over = True
             self._queue.end()
@@ -195,7 +211,7 @@ class _RecordJob:
         """Read packets into the queue (reader thread)."""
         try:
             for events in self._source.packets(lambda: self._over):
-                if not self._queue.put(QueuedPacket(events, time.monotonic()), wait=not self._source.live):
+                if not self._queue.put(QueuedPacket(events, time.monotonic()), wait=self._can_wait):
                     break
         except BaseException as failure:
             self._failure = failure
@@ -243,7 +259,8 @@ class _RecordJob:
             return False
         if self._newest_us is not None and self._newest_us >= self._start_us + self._max_us:
             return True
-        return self._source.live and now - self._first_at > self._max_us / 1e6 + GRACE_SECONDS
+        late = now - self._first_at > self._max_us / 1e6 + GRACE_SECONDS
+        return self._source.live and late and not self._queue.waiting
 
     def _summarize(self) -> None:
         summary, source = self.summary, self._source

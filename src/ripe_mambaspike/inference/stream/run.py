@@ -240,6 +240,7 @@ def make_stream(
     hop_us: int | None = None,
     early: bool = False,
     pace: Pace = "real",
+    format: str | None = None,
     limits: StreamLimits | None = None,
     on_prediction: Callable[[StreamPrediction], None],
     on_message: Callable[[str], None],
@@ -248,6 +249,8 @@ def make_stream(
     """A source through a network; `run()` on the result streams until it ends.
 
     The source is a file, `-`, udp://HOST:PORT, tcp://HOST:PORT or a camera, as for `open_stream`.
+
+    `format` names the format of a file, as for `read`; without a header it is then one of the network's sensor.
 
     The window is as long as the training clips and the hop is one bin, unless they are given. All that can be checked
     before the first event is checked here.
@@ -261,7 +264,7 @@ def make_stream(
     check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window, hop, early)
     size = classifier.sensor_size if classifier.sensor_given else None
     return StreamRunner(
-        open_stream(source, pace=pace, sensor_size=size, region=classifier.region),
+        open_stream(source, pace=pace, sensor_size=size, region=classifier.region, format=format),
         lambda size: Streamer(classifier, size, window_us=window, hop_us=hop, early=early),
         limits,
         on_prediction=on_prediction,

@@ -47,6 +47,7 @@ class RecordingSender:
     speed: 2 plays twice as fast; the events keep their times
     loop: start again at the end; the times then go on, so that the receiver sees one stream without an end
     sensor_size: overrides the size that the file names
+    format: name of the file's format, where it is not to be found by content, as for `read`
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class RecordingSender:
         speed: float = 1.0,
         loop: bool = False,
         sensor_size: tuple[int, int] | None = None,
+        format: str | None = None,
         on_message: Callable[[str], None] = lambda message: None,
         should_stop: Stopped = lambda: False,
     ) -> None:
@@ -65,7 +67,7 @@ class RecordingSender:
         address = parse_address(to, "to")
         if address.port == 0:
             raise InputError.expected("to", "a port from 1 to 65535", to)
-        self._source = FileSource(path, "fast", sensor_size, SensorRegion())
+        self._source = FileSource(path, "fast", sensor_size, SensorRegion(), format)
         self._speed, self._loop = speed, loop
         self._on_message, self._stopped = on_message, should_stop
         self.summary = SendSummary(sensor_size=self._source.size)

@@ -28,10 +28,11 @@ INSTALL_HINT = 'pip install "ripe-mambaspike[camera]" installs it'
 
 
 class StreamSource(Protocol):
-    """Yields packets of events. `live`: packets come by the wall clock and cannot be made to wait.
+    """Yields packets of events. `live`: packets come by the wall clock, and are dropped rather than made to wait.
 
     `size`, the sensor's (width, height), is known from the first events on. A source whose packets name it also has
     `check_sizes(check_sensor)`. Most sources also count what they lost (`losses`) and data of other kinds (`other`).
+    A live source with `can_wait` is made to wait where every event counts, which is in a recording.
     `packets` closes the source when it ends; `close` is for one that was never read.
     """
 
@@ -108,6 +109,8 @@ def import_driver(name: str, package: str) -> Any:
 
 class PacketSource:
     """Base of live sources: one sensor size, invalid packets, which are skipped, and counts of what was lost."""
+
+    can_wait = False  # whether the sender waits while nobody reads
 
     def __init__(self, live: bool, sensor_size: tuple[int, int] | None) -> None:
         self.live, self.size = live, sensor_size

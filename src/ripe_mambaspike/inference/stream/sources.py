@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import ripe_mambaspike.inference.stream.cameras  # noqa: F401  (registers them)
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.region import SensorRegion
 from ripe_mambaspike.inference.stream.cameras.pipe import PipeSource as PipeSource
 from ripe_mambaspike.inference.stream.cameras.pipe import open_standard_input
@@ -22,17 +23,21 @@ def open_stream(
     sensor_size: tuple[int, int] | None = None,
     region: SensorRegion | None = None,
     keep_listening: bool = False,
+    format: str | None = None,
 ) -> StreamSource:
     """Open a file, `-` for standard input, a port (udp://HOST:PORT, tcp://HOST:PORT) or a camera (docs/cameras.md).
 
     `sensor_size` overrides the size that the source names; `region` is used for one that names none. A source of
-    connections ends with the first one unless it is to `keep_listening`.
+    connections ends with the first one unless it is to `keep_listening`. `format` names the format of a file, as for
+    `read`, and is refused with any other source.
     """
+    kind = None if given == "-" else find_source_kind(given)
+    if format is not None and (given == "-" or kind is not None):
+        raise InputError.expected("format", "a file as the source", given)
     options = SourceOptions(pace, sensor_size, region, keep_listening)
     if given == "-":
         return open_standard_input(options)
-    kind = find_source_kind(given)
-    return FileSource(Path(given), pace, sensor_size, region) if kind is None else kind.open(given, options)
+    return FileSource(Path(given), pace, sensor_size, region, format) if kind is None else kind.open(given, options)
 
 
 def describe_source_start(given: str) -> str | None:

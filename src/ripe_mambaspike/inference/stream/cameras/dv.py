@@ -35,6 +35,8 @@ class DvSource(PacketSource):
     With `keep_listening` it then waits for the next one.
     """
 
+    can_wait = True
+
     def __init__(
         self,
         host: str,

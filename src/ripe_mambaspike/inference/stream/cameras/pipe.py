@@ -18,6 +18,8 @@ class PipeSource(PacketSource):
     `default_size` for an EVT stream that names no size.
     """
 
+    can_wait = True
+
     def __init__(
         self,
         file: BinaryIO,

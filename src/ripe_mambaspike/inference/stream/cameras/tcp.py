@@ -1,6 +1,5 @@
 """A TCP port as a source."""
 
-import os
 import select
 import socket
 from collections.abc import Iterator
@@ -27,6 +26,8 @@ class TcpSource(PacketSource):
     words without a header, `default_size` for an EVT stream that names no size.
     """
 
+    can_wait = True
+
     def __init__(
         self,
         host: str,
@@ -46,8 +47,7 @@ class TcpSource(PacketSource):
             kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._socket = socket.create_server(place[:2], family=kind, backlog=4)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-            raise SocketAddress("tcp", host, port).unopened(reason) from error
+            raise SocketAddress("tcp", host, port).unopened(error) from error
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class UdpSource(PacketSource):
                 self._socket.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
             self._socket.bind(place)
         except OSError as error:
-            raise SocketAddress("udp", host, port).unopened(error.strerror or error) from error
+            raise SocketAddress("udp", host, port).unopened(error) from error
         self._sequences = SequenceCounter()
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
