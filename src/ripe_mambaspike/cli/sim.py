@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.calibrate import CalibrateCommand, CalibrateGesturesCommand
+from ripe_mambaspike.cli.calibrate_camera import CalibrateCameraCommand, CalibrateGesturesCommand
 from ripe_mambaspike.cli.data.sets import print_notes, show_store
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Count, Float, Json, Number, Settings, option
@@ -73,6 +73,6 @@ class MakeCommand:
 
 SIM_COMMANDS = {
     "make": MakeCommand,
-    "calibrate": CalibrateCommand,
+    "calibrate": CalibrateCameraCommand,
     "calibrate-gestures": CalibrateGesturesCommand,
 }

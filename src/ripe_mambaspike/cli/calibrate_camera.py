@@ -10,7 +10,7 @@ from ripe_mambaspike.command_options import Flag, Json, Number, option
 
 
 @dataclass
-class CalibrateCommand:
+class CalibrateCameraCommand:
     """Fit the simulated camera on two thirds of 600 N-MNIST recordings, and compare it on the other third."""
 
     real: Annotated[Path, option("DIR")]
