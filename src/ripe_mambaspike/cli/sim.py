@@ -17,8 +17,8 @@ class MakeCommand:
     """Simulate a dataset into a store, ready for training. An interrupted run continues where it stopped."""
 
     name: Annotated[str, tyro.conf.Positional, option("SET")]
-    """gestures-hard, sim-caltech101, sim-cifar10 (each also with -small), sim-dvsgesture, sim-nmnist or
-    synthgesture."""
+    """gestures-hard, sim-caltech101, sim-cifar10 (each also with -small), sim-dvsgesture, sim-nmnist or synthgesture;
+    or gestures-hard-unseen or sim-dvsgesture-unseen: motions that the set of that name never shows."""
     out: Annotated[Path, option("DIR")]
     """The folder to put it in, which is then the dataset's root."""
     images: Annotated[Path | None, option("PATH")] = None
