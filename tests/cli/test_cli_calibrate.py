@@ -40,7 +40,7 @@ def recordings(finished, tmp_path_factory):
     """The validation clips as files."""
     data = open_data(read_data_settings(finished / "recipe.yaml"))
     folder = tmp_path_factory.mktemp("val")
-    events = data._events("val")
+    events = data.events("val")
     for number in range(len(events)):
         recording, _ = events[number]
         write(Recording(recording.events, recording.sensor_size), folder / f"{number:02d}.npz")

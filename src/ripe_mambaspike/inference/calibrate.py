@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.data.clips import Clips, EvalBatches
 from ripe_mambaspike.data.settings import DataSettings, root_of
 from ripe_mambaspike.data.training_data import TrainingData
-from ripe_mambaspike.errors import ConfigError, DataError, VerificationError, WeightsError
-from ripe_mambaspike.inference.capture import CapturedShapes
+from ripe_mambaspike.errors import ConfigError, DataError, VerificationError
 from ripe_mambaspike.inference.checkpoint_data import (
     data_settings_of,
     open_data_for,
@@ -25,14 +24,14 @@ from ripe_mambaspike.inference.checkpoint_data import (
     store_note,
     trained_store,
 )
-from ripe_mambaspike.inference.recorded import RecordedLogits
+from ripe_mambaspike.inference.recorded import record_logits
 from ripe_mambaspike.inference.temperature import (
     expected_calibration_error,
     fit_temperature,
     negative_log_likelihood,
 )
 from ripe_mambaspike.inference.unknown import SCORES, score_of, threshold_for
-from ripe_mambaspike.models.accuracy import EVAL_BATCH, evaluate_batches
+from ripe_mambaspike.models.accuracy import EVAL_BATCH
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import Calibration, Labels, UnknownRule, find_checkpoint, read_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
@@ -187,12 +186,7 @@ def _clips_of(data: TrainingData, labels: Labels, split: str) -> Clips:
 
 def _logits(model: Model, clips: Clips, device: torch.device) -> Tensor:
     """The logits of all clips [N, classes], as they are evaluated."""
-    record = RecordedLogits(CapturedShapes(model).run)
-    evaluate_batches(model, EvalBatches(clips, EVAL_BATCH, device), len(clips.classes), record)
-    logits = record.clips
-    if not bool(logits.isfinite().all()):
-        raise WeightsError.expected("logits", "finite numbers", "others")
-    return logits
+    return record_logits(model, (x for x, _ in EvalBatches(clips, EVAL_BATCH, device)))
 
 
 def _verify(before: Tensor, after: Tensor) -> None:
