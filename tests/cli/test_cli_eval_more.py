@@ -135,12 +135,12 @@ def test_at_most_so_many_errors_are_drawn_of_all_classes(ripe, finished, tmp_pat
     files = list((tmp_path / "errors").iterdir())
     assert len(files) == 3
     assert len({path.name.partition("_as_")[0] for path in files}) == 3
-    assert "3 of them are drawn" in " ".join(result.out.split())
+    assert "3 of them drawn" in " ".join(result.out.split())
     found = asked(ripe, finished)
     names, confusion = [row["name"] for row in found["per_class"]], np.array(found["confusion"])
     wrong = {f"{names[a]}_as_{names[b]}" for a, b in np.argwhere(confusion) if a != b}
     assert all(any(path.name.startswith(f"{one}_") for one in wrong) for path in files)
-    assert f"{found['n'] - np.trace(confusion)} recordings are classified wrongly" in " ".join(result.out.split())
+    assert f"classified wrongly: {found['n'] - np.trace(confusion)};" in " ".join(result.out.split())
 
 
 def test_nothing_is_left_of_a_folder_that_failed(finished, tmp_path, monkeypatch):

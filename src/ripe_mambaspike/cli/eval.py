@@ -87,8 +87,8 @@ def show_evaluation(document: dict[str, Any]) -> None:
     if unknown := document.get("unknown"):
         _show_unknown(out, unknown)
     if errors := document.get("errors"):
-        drawn = f"; {errors['drawn']} of them are drawn in {errors['folder']}" if errors["drawn"] else ""
-        out.print(escape(f"{errors['wrong']} recordings are classified wrongly{drawn}"), soft_wrap=True)
+        drawn = f"; {errors['drawn']} of them drawn in {errors['folder']}" if errors["drawn"] else ""
+        out.print(escape(f"classified wrongly: {errors['wrong']}{drawn}"), soft_wrap=True)
 
 
 def _show_windows(out: Console, windows: list[dict[str, Any]], document: dict[str, Any]) -> None:
