@@ -27,7 +27,8 @@ from torture.trials import (
 )
 
 KILLS = {
-    "train": 500, "prepare": 500, "export": 100, "sim make": 100, "record": 100, "fuse": 100, "adapt": 100, "study": 50,
+    "train": 500, "prepare": 500, "export": 100, "sim make": 100, "record": 100, "fuse": 100, "adapt": 100,
+    "calibrate": 100, "study": 50,
 }  # fmt: skip
 
 

@@ -126,6 +126,8 @@ def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
         Job("record", lambda out: _record(sources / "class0" / "0.bin", out), recorded_state),
         Job("fuse", lambda out: ["fuse", str(network), "--out", str(out / "fused")], tree),
         Job("adapt", lambda out: ["adapt", str(network), str(small), "--out", str(out / "adapted")], tree),
+        Job("calibrate", lambda out: ["calibrate", str(network), "--out", str(out / "calibrated"), "--keep", "0.9",
+                                      "--device", "cpu"], tree),
         Job("study", lambda out: _study(base, out), study_state, only_kills=True),
     )  # fmt: skip
     return {job.name: job for job in jobs}

@@ -14,7 +14,15 @@ import torch
 from fuzz.mutate import dump, mutate, mutate_json
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.models.labels import CONFIG_FILE, LABELS_FILE, Labels, read_labels, save_labels
+from ripe_mambaspike.models.labels import (
+    CONFIG_FILE,
+    LABELS_FILE,
+    Calibration,
+    Labels,
+    UnknownRule,
+    read_labels,
+    save_labels,
+)
 from ripe_mambaspike.models.pretrained import WEIGHTS_FILE, from_pretrained, save_pretrained
 from ripe_mambaspike.models.registry import create_model
 
@@ -23,6 +31,8 @@ NAMES = (CONFIG_FILE, LABELS_FILE, WEIGHTS_FILE)
 LABELS = Labels(
     ("a", "b", "c"), "folder", "share-0.2", 2, (8, 8), "time", False, 3, "validation", "0123456789abcdef", (16, 16),
     (0, 0, 16, 16), 1000,
+    Calibration(temperature=1.5, set="folder", split="val", store="0123456789abcdef", clips=9,
+                unknown=UnknownRule(score="energy", threshold=-0.5, keep=0.95)),
 )  # fmt: skip
 
 

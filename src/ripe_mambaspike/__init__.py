@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording as Recording
     from ripe_mambaspike.events.view import view as view
     from ripe_mambaspike.events.writing import write as write
+    from ripe_mambaspike.inference.calibrate import calibrate as calibrate
     from ripe_mambaspike.inference.capture import capture as capture
     from ripe_mambaspike.inference.classifier import Classifier as Classifier
     from ripe_mambaspike.inference.predict import Prediction as Prediction
@@ -93,6 +94,7 @@ _MODULES = {  # module → the names it brings to the top level
     "events.recording": ("Recording",),
     "events.view": ("view",),
     "events.writing": ("write",),
+    "inference.calibrate": ("calibrate",),
     "inference.capture": ("capture",),
     "inference.classifier": ("Classifier",),
     "inference.predict": ("Prediction", "predict"),

@@ -1,7 +1,7 @@
 """Functions that span several packages, for the top level of the package."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +20,12 @@ from ripe_mambaspike.inference.checkpoint_data import (
     store_note,
     trained_store,
 )
-from ripe_mambaspike.inference.classifier import Classifier, load_network
+from ripe_mambaspike.inference.classifier import Classifier, load_network, make_classifier
+from ripe_mambaspike.inference.error_pictures import check_errors, draw_errors
 from ripe_mambaspike.inference.evaluate import CheckpointEvaluation, shuffled_steps
+from ripe_mambaspike.inference.evaluate_unknown import evaluate_unknown, unknown_clips
+from ripe_mambaspike.inference.evaluate_windows import check_windows, evaluate_windows
+from ripe_mambaspike.inference.recorded import RecordedLogits
 from ripe_mambaspike.models.accuracy import EVAL_BATCH, evaluate_batches
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import find_checkpoint, read_labels
@@ -70,6 +74,10 @@ def evaluate(
     store: str | None = None,
     fused: bool = False,
     shuffle: bool = False,
+    unknown: str | Path | None = None,
+    windows: Sequence[float] = (),
+    errors: str | Path | None = None,
+    max_errors: int = 100,
     device: str | None = "auto",
     model: Model | None = None,
 ) -> CheckpointEvaluation:
@@ -84,11 +92,20 @@ def evaluate(
         store: key of one of its preparations, or "current"; by default that of training
         fused: fuse the network first
         shuffle: put every clip's time steps into a random order, to see what the network knows from time
+        unknown: recordings of classes that the network was not shown: a folder of them, or DATASET=ROOT for the clips
+            of a dataset's same split; the clips of this split are compared with them
+        windows: lengths in ms; also classify all windows of each length, half a length apart
+        errors: a new or empty folder for a picture of every recording that is classified wrongly
+        max_errors: how many pictures at most
         device: "auto", "cpu" or "cuda"
         model: evaluate this network instead of the saved one
     """
     if fused and model is not None:
         raise InputError.expected("fused", "False with a model", fused)
+    if shuffle and (unknown is not None or windows or errors is not None):
+        raise InputError.expected("shuffle", "False with unknown, windows or errors", shuffle)
+    if errors is not None:
+        check_errors(Path(errors), max_errors)
     folder = find_checkpoint(checkpoint)
     target = choose_device(device, "device")
     if model is None:
@@ -97,15 +114,24 @@ def evaluate(
     settings = data_settings_of(folder, labels, dataset=dataset, root=root, partition=partition, store=store)
     data = open_data_for(folder, labels, settings)
     trained = trained_store(folder, labels)
-    batches: Iterable[tuple[Tensor, Tensor]] = EvalBatches(split_of(data, split), EVAL_BATCH, target)
+    lengths = check_windows(windows, labels.time_steps)
+    clips = split_of(data, split)
+    batches: Iterable[tuple[Tensor, Tensor]] = EvalBatches(clips, EVAL_BATCH, target)
     if shuffle:
         batches = shuffled_steps(batches)
     model = model.to(target)
-    scores = evaluate_batches(model, batches, len(data.classes), CapturedShapes(model).run)
+    classifier = make_classifier(model, labels, labels.time_steps, labels.grid)
+    others = None if unknown is None else unknown_clips(classifier, unknown, split, data)  # refused now, not at the end
+    record = RecordedLogits(CapturedShapes(model).run)
+    scores = evaluate_batches(model, batches, len(data.classes), record)
     if not math.isfinite(scores.loss):  # a clip without finite logits would count as its first class
         raise WeightsError.expected("logits", "finite numbers", "others", path=folder)
+    events = data.events(split)
     selected_on_test = labels.protocol == "paper" and split == "test" and settings.dataset == labels.set
     return CheckpointEvaluation(
         str(checkpoint), model.config.form, settings.dataset, data.partition, data.store.key, trained, split, shuffle,
         selected_on_test, data.classes, scores, store_note(trained, data),
+        None if others is None else evaluate_unknown(classifier, record.clips, str(unknown), others),
+        tuple(evaluate_windows(classifier, events, length) for length in lengths),
+        None if errors is None else draw_errors(classifier, events, record.steps, Path(errors), max_errors),
     )  # fmt: skip

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.packets import read_packet, write_packet
 from ripe_mambaspike.models.base import clip_logits
-from ripe_mambaspike.models.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import Calibration, Labels, UnknownRule, read_labels, save_labels
 
 NAMES = ("clap", "wave [both]", "roll")
 SENSOR = (20, 18)
@@ -89,6 +90,20 @@ def test_text_output(ripe, network, recording):
     assert any(line.strip().startswith("0.020–0.060 s") for line in lines)
     assert "2 predictions" in result.out
     assert "latency p50" in result.out
+
+
+def test_a_network_with_a_threshold_says_unknown(ripe, network, recording, tmp_path):
+    """A threshold between the least and the most certain window."""
+    plain, _ = rows_of(ripe("stream", network, "--source", recording, *FAST, "--json"))
+    assert all((one["score"], one["unknown"]) == (None, False) for one in plain)
+    shares = sorted(one["probability"] for one in plain)
+    rule = UnknownRule(score="probability", threshold=(shares[1] + shares[2]) / 2, keep=0.5)
+    facts = Calibration(temperature=1.0, set="mine", split="val", store="0", clips=4, unknown=rule)
+    folder = load(network).model.save_pretrained(tmp_path / "net")
+    save_labels(replace(read_labels(network), calibration=facts), folder)
+    rows, _ = rows_of(ripe("stream", folder, "--source", recording, *FAST, "--json"))
+    assert [one["unknown"] for one in rows] == [one["probability"] < rule.threshold for one in plain]
+    assert ripe("stream", folder, "--source", recording, *FAST).out.count("unknown, at best ") == 2
 
 
 def test_the_pace_is_the_recordings_own(ripe, network, recording):

@@ -13,6 +13,7 @@ from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
 COMMANDS = ("make", "calibrate", "calibrate-gestures")
+UNSEEN = ("gestures-hard-unseen", "sim-dvsgesture-unseen")
 OPEN = {
     f"{name}{size}" for name in ("sim-cifar10", "sim-caltech101", "gestures-hard") for size in ("", "-small")
 }  # the open sets
@@ -163,7 +164,7 @@ def test_a_folder_that_cannot_be_written_is_refused(ripe, tmp_path, quick, mnist
 def test_datasets_are_marked_as_simulated(ripe):
     rows = {row["name"]: row for row in json.loads(ripe("data", "sets", "--json").out)}
     made = {name for name, row in rows.items() if row["simulated"]}
-    assert made == {"synthgesture", "sim-dvsgesture", "sim-nmnist", *OPEN}
+    assert made == {"synthgesture", "sim-dvsgesture", "sim-nmnist", *UNSEEN, *OPEN}
     assert all("simulated" in rows[name]["title"] for name in made)
     result = ripe("data", "prepare", "sim-nmnist", "--root", ".")
     assert result.code == 2

@@ -23,6 +23,7 @@ from ripe_mambaspike.errors import ConfigError, DataError
 
 CLIPS = [Clip(f"clip{number}", number % 3) for number in range(60)]
 
+UNSEEN = ("gestures-hard-unseen", "sim-dvsgesture-unseen")
 OPEN = [f"{name}{size}" for name in ("sim-cifar10", "sim-caltech101", "gestures-hard") for size in ("", "-small")]
 SETS = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "nmnist-600", "dailydvs200", "folder"]
 
@@ -97,7 +98,7 @@ def test_an_unknown_set(tmp_path):
     for call in (dataset_info, lambda name: list_dataset(name, tmp_path)):
         with raises(ConfigError, "dataset", mentions=("'mnist'", *datasets())):
             call("mnist")
-    assert {*SETS, "synthgesture", "sim-dvsgesture", "sim-nmnist", *OPEN} == set(datasets())
+    assert {*SETS, "synthgesture", "sim-dvsgesture", "sim-nmnist", *UNSEEN, *OPEN} == set(datasets())
 
 
 @pytest.mark.parametrize(

@@ -195,3 +195,26 @@ def test_an_even_photo_gives_little_but_noise(tmp_path, quick):
     ]
     even, noise = (np.mean(store.index.clips.events) for store in made)
     assert even < 0.2 * noise
+
+
+@pytest.mark.parametrize("name", ["sim-dvsgesture", "gestures-hard"])
+def test_a_set_of_motions_that_are_never_shown(name, tmp_path):
+    """Its own classes; those of the test split are not those of the others. The recipe names the motions."""
+    few = {"train": 2, "val": 3, "test": 4, "size": 16, "seconds": 0.3}
+    store = simulate_dataset(f"{name}-unseen", tmp_path, **few)
+    assert store.classes == ("flap", "point", "salute", "swim")
+    assert not set(store.classes) & set(CLASSES)
+    shown = {part: load_dataset(f"{name}-unseen", tmp_path, part) for part in SPLITS}
+    assert [[one.classes[label] for label in one.labels] for one in shown.values()] == [
+        ["flap", "point"], ["flap", "point", "flap"], ["salute", "swim", "salute", "swim"],
+    ]  # fmt: skip
+    assert all(len(shown["test"][number][0]) > 5 for number in range(4))
+    assert store.index.recipe["motions"]["test"] == ["salute", "swim"]
+    assert not np.array_equal(shown["test"][0][0].events, shown["test"][2][0].events)
+
+
+def test_the_recipe_of_a_set_names_the_other_motions_that_it_shows(tmp_path):
+    few = {"train": 1, "val": 1, "test": 1, "size": 8, "seconds": 0.1}
+    motions = simulate_dataset("sim-dvsgesture", tmp_path, **few).index.recipe["motions"]
+    assert len(motions) == 8
+    assert not {"flap", "point", "salute", "swim"} & set(motions)

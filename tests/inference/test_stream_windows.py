@@ -23,7 +23,9 @@ from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.window_batch import ClipBatch, WindowBatch, make_batch
 from ripe_mambaspike.inference.streamer import Streamer, default_hop
+from ripe_mambaspike.inference.unknown import probability_score
 from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.models.labels import UnknownRule
 from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.cpp.build import unavailable_reason
@@ -402,3 +404,21 @@ def test_networks_without_steps_read_whole_windows(stream, name):
     assert all(len(prediction.rates) == one.model.num_spiking_layers() for prediction in predictions)
     with raises(InputError, "early", mentions=name):
         Streamer(one, SENSOR, window_us=400, early=True)
+
+
+def test_a_window_is_unknown_where_its_score_is_below_the_threshold(classifier, stream):
+    plain = Streamer(classifier, SENSOR, window_us=400, hop_us=100).push(stream)
+    assert all((one.score, one.unknown) == (None, False) for one in plain)
+    middle = float(np.median([one.probability for one in plain]))
+    judging = replace(classifier, unknown=UnknownRule(score="probability", threshold=middle, keep=0.5))
+    found = Streamer(judging, SENSOR, window_us=400, hop_us=100).push(stream)
+    assert {one.unknown for one in found} == {True, False}
+    assert facts(found) == facts(plain)
+    for one in found:
+        assert (one.score, one.unknown) == (one.probability, one.probability < middle)
+        inside = stream[(stream["t"] >= one.start_us) & (stream["t"] < one.stop_us)]
+        bounds = {"start_us": one.start_us, "stop_us": one.stop_us}
+        clip = bin_events(Recording(inside, SENSOR), 4, grid=(16, 16), **bounds)
+        with torch.no_grad():
+            logits = clip_logits(judging.model(clip[None]))
+        assert float(probability_score(logits)) == pytest.approx(one.score, abs=1e-6)

@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -184,6 +185,13 @@ def test_a_prediction_message_counts_seconds_since_the_origin():
         "from": 0.0001, "to": 0.0005, "at": 0.0004, "step": 3, "time_steps": 4, "p": [0.25, 0.75],
         "rates": [0.1, 0.2, 0.3], "ms": 12.5,
     }  # fmt: skip
+
+
+def test_a_prediction_of_a_network_with_a_threshold_says_whether_it_is_unknown():
+    for unknown in (True, False):
+        told = json.loads(prediction_message(replace(answer(), score=0.75, unknown=unknown), 0).json)
+        assert (told["unknown"], told["score"]) == (unknown, 0.75)
+    assert "unknown" not in json.loads(prediction_message(answer(), 0).json)
 
 
 def test_attention_is_sent_on_request():

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from ripe_mambaspike.inference.classifier import make_clip
 from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.live.forms import find_file_part, form_boundary
 from ripe_mambaspike.live.network import make_served_network
+from ripe_mambaspike.models.labels import UnknownRule
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 
@@ -55,8 +57,17 @@ def test_the_answer_is_that_of_predict(running, classifier, clip, tmp_path, endi
     own = predict(classifier, path)
     assert said["probabilities"] == own.probabilities
     assert (said["label"], said["probability"]) == (own.label, own.probability)
+    assert (said["unknown"], said["score"]) == (False, None)
     assert said["name"] == f"my clip{ending}"
     assert left(running) == []
+
+
+def test_a_network_with_a_threshold_says_unknown(serve, classifier, packed, clip):
+    share = predict(classifier, clip).probability
+    for threshold, unknown in ((share - 1e-6, False), (share + 1e-6, True)):
+        judging = replace(classifier, unknown=UnknownRule(score="probability", threshold=threshold, keep=0.9))
+        said = ask(serve(network=make_served_network(judging, window_ms=400)), packed(clip.events))[1]
+        assert (said["score"], said["unknown"]) == (pytest.approx(share), unknown)
 
 
 def test_a_form_and_its_raw_body_have_the_same_answer(running, packed, clip):
@@ -82,8 +93,6 @@ def test_the_answer_says_what_the_binning_did(running, classifier, packed, clip)
 
 
 def test_a_crop_leaves_events_out_and_says_how_many(serve, classifier, packed, clip):
-    from dataclasses import replace
-
     cropped = replace(classifier, crop=(4, 2, 16, 16), crop_given=True)
     running = serve(network=make_served_network(cropped, window_ms=400, hop_ms=100))
     status, said = ask(running, packed(clip.events))
@@ -96,8 +105,6 @@ def test_a_crop_leaves_events_out_and_says_how_many(serve, classifier, packed, c
 
 
 def test_a_recording_longer_than_training_is_answered_with_a_warning(serve, classifier, packed, clip):
-    from dataclasses import replace
-
     running = serve(network=make_served_network(replace(classifier, duration_us=50_000)))
     status, said = ask(running, packed(clip.events))
     assert status == 200
@@ -134,8 +141,6 @@ def test_what_is_no_recording_is_a_bad_request(running, data, name):
 
 
 def test_events_of_one_polarity_or_of_another_sensor_are_bad_requests(serve, classifier, packed, clip):
-    from dataclasses import replace
-
     running = serve(network=make_served_network(replace(classifier, sensor_size=(24, 20)), window_ms=400))
     one = make_events(clip["x"], clip["y"], clip["t"], np.ones(len(clip), int))
     for data, field in ((packed(one), "polarity"), (packed(clip.events, (30, 30)), "sensor_size")):

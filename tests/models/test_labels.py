@@ -8,7 +8,7 @@ import pytest
 from tests.raising import raises
 
 from ripe_mambaspike.errors import WeightsError
-from ripe_mambaspike.models.labels import Labels, find_checkpoint, read_labels, save_labels
+from ripe_mambaspike.models.labels import Calibration, Labels, UnknownRule, find_checkpoint, read_labels, save_labels
 
 OLD = Labels(("clap", "wave", "énorme"), "synthgesture", None, 16, (34, 48), "count", True, 7, "validation")
 LABELS = replace(OLD, store="0123456789abcdef", sensor_size=(128, 96), crop=(2, 0, 120, 96), duration_us=1_500_000)
@@ -41,6 +41,34 @@ def test_labels_are_written_in_their_format_and_read_back(tmp_path):
     assert json.loads(path.read_text("utf-8")) == document()
     assert read_labels(tmp_path) == LABELS
     assert [one.name for one in tmp_path.iterdir()] == ["labels.json"]
+
+
+def test_a_calibration_is_written_and_read_back(tmp_path):
+    rule = UnknownRule(score="energy", threshold=-3.5, keep=0.95)
+    for unknown in (rule, None):
+        facts = Calibration(temperature=1.5, set="folder", split="val", store="0123", clips=40, unknown=unknown)
+        save_labels(replace(LABELS, calibration=facts), tmp_path)
+        assert read_labels(tmp_path) == replace(LABELS, calibration=facts)
+        assert read_labels(tmp_path).calibration.unknown == unknown
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 0), ("temperature", -1.0), ("temperature", "1"), ("split", "test"), ("clips", 0),
+        ("unknown", {}), ("unknown.threshold", None), ("unknown.score", "entropy"), ("unknown.keep", 1.5),
+        ("unknown.more", 1), ("more", 1),
+    ],
+)  # fmt: skip
+def test_a_wrong_calibration_is_refused(tmp_path, field, value):
+    rule = {"score": "probability", "threshold": 0.5, "keep": 0.95}
+    facts = {"temperature": 1.5, "set": "folder", "split": "val", "store": "0123", "clips": 40, "unknown": rule}
+    *above, last = field.split(".")
+    (rule if above else facts)[last] = value
+    (tmp_path / "labels.json").write_text(json.dumps({**document(), "calibration": facts}))
+    with raises(WeightsError, path=tmp_path / "labels.json") as caught:
+        read_labels(tmp_path)
+    assert caught.value.field.startswith(f"calibration.{field}")
 
 
 def test_files_of_earlier_versions(tmp_path):

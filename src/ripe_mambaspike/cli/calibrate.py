@@ -1,95 +1,80 @@
-"""`ripe sim calibrate`: fit the simulated camera to real recordings, and report on others."""
+"""`ripe calibrate`: probabilities that say how often a network is right, and when it says "unknown"."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_message, print_table
 from ripe_mambaspike.cli.progress import progress_bar
-from ripe_mambaspike.command_options import Flag, Json, Number, option
+from ripe_mambaspike.command_options import Checkpoint, DeviceName, Float, Folder, Json, option
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.inference.calibrate import CalibratedNetwork
 
 
 @dataclass
 class CalibrateCommand:
-    """Fit the simulated camera on two thirds of 600 N-MNIST recordings, and compare it on the other third."""
+    """Choose a temperature for a network's probabilities on validation clips, and with --keep a threshold below which a
+    recording is unknown; save the network with both.
 
-    real: Annotated[Path, option("DIR")]
-    """The recordings: Train/DIGIT/NNNNN.bin, numbers 1 to 600."""
-    images: Annotated[Path, option("DIR")]
-    """MNIST's IDX files; recording NNNNN shows training image NNNNN − 1."""
-    out: Annotated[Path, option("DIR")] = Path("calibration")
-    """Where the fitted parameters and the report go."""
-    rounds: Number = 240
-    """Steps of the fit."""
-    keep: Flag = False
-    """Do not fit; compare the parameters that ship."""
+    No class changes: the last layer's weights are divided by the temperature.
+    """
+
+    checkpoint: Checkpoint
+    """The folder of a run or of a saved network, or the name of a shipped one."""
+    out: Annotated[Path, option("DIR")]
+    """The folder to write."""
+    keep: Float = None
+    """Also choose a threshold that this share of the clips reaches, such as 0.95. ripe predict, stream and serve then
+    say unknown for what scores below it."""
+    score: Literal["probability", "energy"] | None = None
+    """What is compared with the threshold: the probability of the best class (the default), or the energy, the log of
+    the sum of exp(logits). ripe eval --unknown compares the two."""
+    dataset: Annotated[str | None, option("NAME")] = None
+    """The dataset (see ripe data sets). Default: the one it was trained on."""
+    root: Folder = None
+    """Folder of the dataset. Default: as in the run's recipe, or data/NAME."""
+    split: Literal["train", "val", "test"] = "val"
+    """Which clips: val, or train of a dataset that the network was not trained on; test is refused."""
+    partition: Annotated[str | None, option("NAME")] = None
+    """How the dataset is split, where there are several ways."""
+    store: Annotated[str | None, option("KEY|current")] = None
+    """The preparation of the dataset (see ripe data list). Default: the one it was trained on."""
+    device: DeviceName = "auto"
+    """Where to compute."""
     json: Json = False
 
     def run(self) -> int:
-        from ripe_mambaspike import calibrate_camera
+        from ripe_mambaspike import calibrate
 
-        with progress_bar("calibrating") as update:
-            document = calibrate_camera(
-                self.real, self.images, self.out, rounds=self.rounds, keep=self.keep, progress=update
-            )
-        print_json(document) if self.json else _show(document, self.out)
+        with progress_bar("calibrating …"):
+            done = calibrate(
+                self.checkpoint, self.out, keep=self.keep, score=self.score, dataset=self.dataset, root=self.root,
+                split=self.split, partition=self.partition, store=self.store, device=self.device,
+            )  # fmt: skip
+        if done.note:
+            print_message(f"note: {done.note}")
+        print_json(done.to_dict()) if self.json else _show(done)
         return 0
 
 
-def _show(document: dict[str, Any], folder: Path) -> None:
-    events, share = document["events"], document["on_share"]
-    classes = [each["ratio"] for each in document["classes"].values()]
+def _show(done: "CalibratedNetwork") -> None:
+    out, found = console(), done.calibration
+    title = f"{found.clips} {found.set} ({done.partition}) {found.split} clips, {done.form} form"
     rows = [
-        ("mean events", f"{events['real']:,.0f}", f"{events['simulated']:,.0f}", "within 5 %"),
-        ("  a class, simulated/real", "", f"{min(classes):.3f} … {max(classes):.3f}", "within 10 %"),
-        ("ON share", f"{share['real']:.4f}", f"{share['simulated']:.4f}", "within 0.02"),
-        ("event image, correlation", "", f"{document['image_correlation']['mean']:.4f}", "0.90"),
-        ("ten-bin sequence, correlation", "", f"{document['sequence_correlation']['mean']:.4f}", "0.75"),
-        (
-            "recognized by simple statistics",
-            "",
-            f"{document['separability']['accuracy']:.1%}",
-            "below 75 %",
-        ),
+        ("temperature", "1", f"{done.factor:.4g}"),
+        ("NLL", f"{done.before.nll:.4f}", f"{done.after.nll:.4f}"),
+        ("ECE", f"{100 * done.before.ece:.2f} %", f"{100 * done.after.ece:.2f} %"),
+        ("top-1", f"{100 * done.top1:.2f} %", f"{100 * done.top1:.2f} %"),
     ]
-    rows += [
-        (f"interval, {name}", f"{each['real']:.1f} µs", f"{each['simulated']:.1f} µs", "")
-        for name, each in document["intervals_us"].items()
-    ]
-    title = f"{document['recordings']} recordings that were not fitted, and their simulated twins"
-    print_table(console(), title, ("", "real", "simulated", "target"), rows)
-    for sentence in document["missed"]:
-        print(f"missed: {sentence}")
-    print(f"{folder}: calibration.json, comparison.json, comparison.png, twins.png")
-
-
-@dataclass
-class CalibrateGesturesCommand:
-    """Fit the camera of simulated gestures to real clips by their statistics, and compare each with clips that a camera
-    fitted to the others gives."""
-
-    real: Annotated[Path, option("DIR")]
-    """The clips: NN_NAME.bin of a DVS128, NN the class of DVS-Gesture, 01 to 11."""
-    out: Annotated[Path, option("DIR")] = Path("gesture-camera")
-    """Where the fitted cameras and the comparison go."""
-    rounds: Number = 40
-    """Cameras tried in each fit."""
-    json: Json = False
-
-    def run(self) -> int:
-        from ripe_mambaspike import calibrate_gestures
-
-        with progress_bar("calibrating") as update:
-            document = calibrate_gestures(self.real, self.out, rounds=self.rounds, progress=update)
-        if self.json:
-            print_json(document)
-            return 0
-        real, simulated = document["mean"]["real"], document["mean"]["simulated"]
-        rows = [
-            (name, f"{real[name]:,.3f}", f"{simulated[name]:,.3f}", f"{simulated[name] / max(real[name], 1e-9):.2f}")
-            for name in real
-        ]
-        title = f"{len(document['held_out'])} clips, each beside clips of a camera fitted to the others (means)"
-        print_table(console(), title, ("", "real", "simulated", "ratio"), rows)
-        print(f"{self.out}: camera.json, comparison.json, and a camera for each clip left out")
-        return 0
+    print_table(out, title, ("", "before", "after"), rows)
+    if done.top1 == 1:
+        out.print("The temperature stays 1: every clip is right, which says nothing about it.", soft_wrap=True)
+    out.print(f"Verified: the class of none of the {found.clips} clips changed.", soft_wrap=True)
+    if found.unknown is not None and done.kept is not None:
+        out.print(
+            f"unknown: {found.unknown.score} below {found.unknown.threshold:.4g}, which "
+            f"{100 * done.kept:.2f} % of the clips reach",
+            soft_wrap=True,
+        )
+    out.print(f"network {done.out}", soft_wrap=True)

@@ -12,6 +12,7 @@ from ripe_mambaspike import __version__
 from ripe_mambaspike.cli.account import AccountCommand
 from ripe_mambaspike.cli.adapt import AdaptCommand
 from ripe_mambaspike.cli.bench import BENCH_COMMANDS
+from ripe_mambaspike.cli.calibrate import CalibrateCommand
 from ripe_mambaspike.cli.check import CheckCommand
 from ripe_mambaspike.cli.data import DATA_COMMANDS
 from ripe_mambaspike.cli.eval import EvalCommand
@@ -41,6 +42,7 @@ COMMANDS = {
     "account": AccountCommand,
     "adapt": AdaptCommand,
     "bench": (BENCH_COMMANDS, "Measure speed and memory, beside the plain-PyTorch reference path and Mamba-Spike."),
+    "calibrate": CalibrateCommand,
     "check": CheckCommand,
     "data": (DATA_COMMANDS, "Look at recordings, convert them, and prepare datasets for training."),
     "eval": EvalCommand,

@@ -47,7 +47,8 @@ class PredictCommand(NetworkOptions):
     trust: Flag = False
     """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
     csv: Annotated[Path | None, option("FILE")] = None
-    """Also write a table, one row a recording: file, class, probability. It is written at the end, whole or not at all;
+    """Also write a table, one row a recording: file, class, probability and, for a network with a threshold, unknown
+    and score. It is written at the end, whole or not at all;
     the row of a recording that failed has no class."""
     save: Annotated[Path | None, option("DIR")] = None
     """Also write a picture of every recording into a new or empty folder: event frames, the predicted class, and the
@@ -168,9 +169,11 @@ def _table(rows: Sequence[Mapping[str, Any]], order: Sequence[Path]) -> bytes:
     places = {printable(path): place for place, path in reversed(list(enumerate(order)))}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("file", "class", "probability"))
+    judged = any(row.get("score") is not None for row in rows)  # by a network with a threshold
+    writer.writerow(("file", "class", "probability", *(("unknown", "score") if judged else ())))
     for row in sorted(rows, key=lambda row: places.get(row["file"], len(places))):
-        writer.writerow((row["file"], row.get("label", ""), row.get("probability", "")))
+        more = (str(row["unknown"]).lower() if "unknown" in row else "", row.get("score", "")) if judged else ()
+        writer.writerow((row["file"], row.get("label", ""), row.get("probability", ""), *more))
     return text.getvalue().encode()
 
 
@@ -226,6 +229,8 @@ def _row(path: Path, recording: "Recording", prediction: "Prediction") -> dict[s
         "sensor_size_from": metadata.get("sensor_size_from"),
         "label": prediction.label,
         "probability": prediction.probability,
+        "unknown": prediction.unknown,
+        "score": prediction.score,
         "runner_up": None if second is None else {"label": second[0], "probability": second[1]},
         "probabilities": prediction.probabilities,
         "timeline": [asdict(moment) for moment in prediction.timeline],
@@ -237,6 +242,7 @@ def _show(out: Console, path: Path, prediction: "Prediction", keys: ClassStyles)
     color = keys.color(prediction.timeline[-1].label)
     then = "" if second is None else f", then {escape(second[0])} {_percent(second[1])}"
     label = f"[bold {color}]{escape(prediction.label)}[/] {_percent(prediction.probability)}"
+    label = f"[bold]unknown[/], at best {label}" if prediction.unknown else label
     out.print(f"[bold]{escape(printable(path))}[/]: {label}{then}", soft_wrap=True)
     a_line = max(1, out.width - len(INDENT) - LAST_MARK_WIDTH)
     moments, start = prediction.timeline, prediction.timeline[0].start_us

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.calibrate import CalibrateCommand, CalibrateGesturesCommand
+from ripe_mambaspike.cli.calibrate_camera import CalibrateCameraCommand, CalibrateGesturesCommand
 from ripe_mambaspike.cli.data.sets import print_notes, show_store
 from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.command_options import Count, Float, Json, Number, Settings, option
@@ -17,8 +17,8 @@ class MakeCommand:
     """Simulate a dataset into a store, ready for training. An interrupted run continues where it stopped."""
 
     name: Annotated[str, tyro.conf.Positional, option("SET")]
-    """gestures-hard, sim-caltech101, sim-cifar10 (each also with -small), sim-dvsgesture, sim-nmnist or
-    synthgesture."""
+    """gestures-hard, sim-caltech101, sim-cifar10 (each also with -small), sim-dvsgesture, sim-nmnist or synthgesture;
+    or gestures-hard-unseen or sim-dvsgesture-unseen: motions that the set of that name never shows."""
     out: Annotated[Path, option("DIR")]
     """The folder to put it in, which is then the dataset's root."""
     images: Annotated[Path | None, option("PATH")] = None
@@ -73,6 +73,6 @@ class MakeCommand:
 
 SIM_COMMANDS = {
     "make": MakeCommand,
-    "calibrate": CalibrateCommand,
+    "calibrate": CalibrateCameraCommand,
     "calibrate-gestures": CalibrateGesturesCommand,
 }

@@ -170,8 +170,9 @@ class PredictionLines:
         start, stop = ((time_us - self._first) / 1e6 for time_us in (prediction.start_us, prediction.stop_us))
         style = "bold" if prediction.final else "dim"
         seen = "" if prediction.final else f"  after {prediction.step} of {prediction.time_steps} steps"
+        unknown = f"[{style}]unknown[/], at best " if prediction.unknown else ""
         self._out.print(
-            f"[dim]{start:9.3f}–{stop:.3f} s[/]  [{style}]{escape(prediction.label)}[/] "
+            f"[dim]{start:9.3f}–{stop:.3f} s[/]  {unknown}[{style}]{escape(prediction.label)}[/] "
             f"{100 * prediction.probability:5.1f} %{seen}  [dim]{1e3 * prediction.seconds:.0f} ms[/]",
             soft_wrap=True,
             highlight=False,

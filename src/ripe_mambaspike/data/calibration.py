@@ -15,7 +15,7 @@ from ripe_mambaspike.data.sets.registry import list_dataset
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.simulate.calibrate import calibrate
+from ripe_mambaspike.events.simulate.calibrate import fit_camera
 from ripe_mambaspike.events.simulate.compare import compare_recordings, unmet_targets
 from ripe_mambaspike.events.simulate.fitted import load_calibration, save_calibration, simulate_pictures
 from ripe_mambaspike.events.simulate.report import write_comparison
@@ -54,7 +54,7 @@ def calibrate_camera(
     if keep:
         camera = load_calibration()
     else:
-        camera = calibrate(fitted.events, fitted.pictures, how=FitOptions(rounds=rounds), report=progress)
+        camera = fit_camera(fitted.events, fitted.pictures, how=FitOptions(rounds=rounds), report=progress)
     save_calibration(camera, out / CALIBRATION_FILE)
     seeds = [FIRST_TWIN_SEED + index for index in range(len(held_out.events))]
     twins = simulate_pictures(held_out.pictures, camera, seeds)

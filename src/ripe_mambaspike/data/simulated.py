@@ -45,6 +45,7 @@ from ripe_mambaspike.events.simulate.gestures.lifelike import (
     draw_lifelike_clip,
     simulate_lifelike_gestures,
 )
+from ripe_mambaspike.events.simulate.gestures.other_motions import with_motion
 from ripe_mambaspike.events.simulate.pixel import simulate_events
 
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
@@ -103,7 +104,7 @@ def simulate_dataset(
     recipe = SimulationRecipe(name, *checked, camera, duration_us(name, seconds), how, watcher)
     counts = {"train": train, "val": val, "test": test}
     if images is None:
-        source, planned = None, plan_gestures(name, CLASSES, counts)
+        source, planned = None, plan_gestures(name, counts)
     else:
         found = find_pictures(images)
         shown = how if isinstance(how, PictureDifficulty) else None
@@ -203,10 +204,17 @@ def _once(shown: Sequence[Sequence[Picture]]) -> list[Picture]:
 def _gestures(
     recipe: SimulationRecipe, clips: Sequence[Clip], parts: Sequence[str], seeds: Sequence[int]
 ) -> list[Events]:
+    prepared = PREPARATIONS[recipe.name]
+    unseen = [None if prepared.motions is None else prepared.gestures[clip.label] for clip in clips]
+    labels = [clip.label if motion is None else len(CLASSES) - 1 for clip, motion in zip(clips, unseen, strict=True)]
     if isinstance(how := recipe.difficulty, GestureDifficulty):
         hard = [
-            draw_hard_clip(clip.label, seed, part, recipe.duration_us, how)
-            for clip, seed, part in zip(clips, seeds, parts, strict=True)
+            draw_hard_clip(label, seed, part, recipe.duration_us, how)
+            for label, seed, part in zip(labels, seeds, parts, strict=True)
+        ]
+        hard = [
+            one if motion is None else replace(one, clip=with_motion(one.clip, motion))
+            for one, motion in zip(hard, unseen, strict=True)
         ]
         return simulate_hard_gestures(
             hard, recipe.calibration, recipe.size, recipe.step_us, WARM_UP_US, seeds, how.noise_hz, recipe.variation
@@ -214,8 +222,11 @@ def _gestures(
     duration = recipe.duration_us
     if isinstance(how, SceneVariety) and recipe.camera is not None:
         lifelike = [
-            draw_lifelike_clip(clip.label, seed, part, duration, how)
-            for clip, seed, part in zip(clips, seeds, parts, strict=True)
+            draw_lifelike_clip(label, seed, part, duration, how)
+            for label, seed, part in zip(labels, seeds, parts, strict=True)
+        ]
+        lifelike = [
+            one if motion is None else with_motion(one, motion) for one, motion in zip(lifelike, unseen, strict=True)
         ]
         seen = Exposure(recipe.size, duration, recipe.step_us, WARM_UP_US)
         return simulate_lifelike_gestures(lifelike, recipe.camera, seen, seeds, recipe.variation)

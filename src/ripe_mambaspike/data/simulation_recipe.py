@@ -6,11 +6,12 @@ from typing import Any
 
 from ripe_mambaspike.data.sets.preparations import PREPARATIONS, Difficulty
 from ripe_mambaspike.data.sets.simulated import VERSION
-from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty
+from ripe_mambaspike.events.simulate.difficulty import PictureDifficulty, SceneVariety
 from ripe_mambaspike.events.simulate.exact.pictures import picture_clip_us
 from ripe_mambaspike.events.simulate.fitted import STEP_US, CameraCalibration
 from ripe_mambaspike.events.simulate.gestures import DURATION_US
 from ripe_mambaspike.events.simulate.gestures.camera import GestureCamera
+from ripe_mambaspike.events.simulate.gestures.other_motions import SHOWN_MOTIONS
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,15 @@ def describe_simulation(recipe: SimulationRecipe, pictures: str | None) -> dict[
         "calibration": json.loads(json.dumps(asdict(camera))),
         "pictures": pictures,
         **harder,
+        **_motions(recipe),
     }
+
+
+def _motions(recipe: SimulationRecipe) -> dict[str, Any]:
+    """The named motions that a set shows, where it shows some."""
+    if (shown := PREPARATIONS[recipe.name].motions) is not None:
+        return {"motions": {part: list(names) for part, names in shown.items()}}
+    return {"motions": list(SHOWN_MOTIONS)} if isinstance(recipe.difficulty, SceneVariety) else {}
 
 
 def _saccades_us(recipe: SimulationRecipe) -> int:

@@ -45,7 +45,7 @@ class TrainingData:
     @cached_property
     def train(self) -> Clips:
         """The training clips, followed by those of the extra datasets."""
-        own = self._events(TRAIN)
+        own = self.events(TRAIN)
         pairs = [(own, own.labels), *((extra.events, extra.labels) for extra in self.extra)]
         clips = Clips([events for events, _ in pairs], [labels for _, labels in pairs], self.settings)
         for name in self.settings.first:
@@ -56,12 +56,12 @@ class TrainingData:
     @cached_property
     def val(self) -> Clips | None:
         """The clips that the network is selected on; None where the dataset has none."""
-        events = self._events(VALIDATION)
+        events = self.events(VALIDATION)
         return Clips([events], [events.labels], self.settings) if len(events) else None
 
     @cached_property
     def test(self) -> Clips:
-        events = self._events(TEST)
+        events = self.events(TEST)
         return Clips([events], [events.labels], self.settings)
 
     @property
@@ -69,7 +69,8 @@ class TrainingData:
         """Whether there are test clips; only a run that may do without (`data.prepare`) has none."""
         return bool(len(self.members[TEST]))
 
-    def _events(self, split: str) -> EventDataset:
+    def events(self, split: str) -> EventDataset:
+        """The recordings of a split, without extra datasets."""
         return EventDataset(self.store, self.partition, split, self.members[split])
 
     @cached_property

@@ -8,7 +8,7 @@ and fused again at the end.
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +79,18 @@ def adapt(
     recalibrate(model, batches, max_batches=None)
     adapted = fuse(model, quiet=True) if classifier.model.config.form == "deployed" else model.eval()
     second = _answers(adapted, batches)
-    adapted.labels = classifier.model.labels
+    labels = classifier.model.labels
+    adapted.labels = None if labels is None else replace(labels, calibration=None)  # which was of other statistics
     adapted.save_pretrained(out)
-    labels = _labels(classifier.class_names, files)
+    given = _labels(classifier.class_names, files)
     return Adaptation(
         checkpoint=folder,
         out=out,
         recordings=len(files),
-        labeled=sum(label is not None for label in labels),
+        labeled=sum(label is not None for label in given),
         changed=float((first.argmax(-1) != second.argmax(-1)).double().mean()),
-        before=_summary(first, labels),
-        after=_summary(second, labels),
+        before=_summary(first, given),
+        after=_summary(second, given),
     )
 
 

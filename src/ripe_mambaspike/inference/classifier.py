@@ -16,7 +16,7 @@ from ripe_mambaspike.events.reading import open_with_default_size, read
 from ripe_mambaspike.events.recording import Recording, RecordingWarning
 from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, format_size
 from ripe_mambaspike.events.source import ReadOptions
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, find_checkpoint
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, UnknownRule, find_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,7 @@ class Classifier:
         duration_us: median of the training clips' durations
         sensor_given: whether the caller chose the sensor's size, whatever the recording says
         crop_given: whether the caller chose the crop
+        unknown: when a recording is of none of the classes; None: never
     """
 
     model: "Model"
@@ -63,6 +64,7 @@ class Classifier:
     duration_us: int | None = None  # the median of the training clips' durations
     sensor_given: bool = False  # the caller chose the sensor's size, whatever the recording says
     crop_given: bool = False
+    unknown: UnknownRule | None = None  # when a recording is of none of the classes; None: never
 
     @property
     def region(self) -> SensorRegion:
@@ -178,6 +180,7 @@ def make_classifier(
         labels.duration_us if labels else None,
         sensor_size is not None,
         crop is not None,
+        labels.calibration.unknown if labels and labels.calibration else None,
     )
 
 

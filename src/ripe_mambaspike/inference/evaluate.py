@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.inference.error_pictures import ErrorPictures
+from ripe_mambaspike.inference.evaluate_unknown import UnknownEvaluation
+from ripe_mambaspike.inference.evaluate_windows import WindowAccuracy
 from ripe_mambaspike.models.accuracy import Evaluation
 
 
@@ -26,12 +29,22 @@ class CheckpointEvaluation:
     classes: tuple[str, ...]
     scores: Evaluation
     note: str | None  # where the data is not, or not known to be, what the network was trained on
+    unknown: UnknownEvaluation | None = None  # against recordings of other classes
+    windows: tuple[WindowAccuracy, ...] = ()  # parts of the recordings, by length
+    errors: ErrorPictures | None = None  # what was drawn
 
     def to_dict(self) -> dict[str, Any]:
         """For a JSON document."""
         kept = ["checkpoint", "form", "set", "partition", "store", "trained_on_store", "split", "shuffled"]
         kept.append("selected_on_test")
-        return {**{name: getattr(self, name) for name in kept}, **self.scores.to_dict(self.classes)}
+        document = {**{name: getattr(self, name) for name in kept}, **self.scores.to_dict(self.classes)}
+        if self.unknown is not None:
+            document["unknown"] = self.unknown.to_dict()
+        if self.windows:
+            document["windows"] = [one.to_dict() for one in self.windows]
+        if self.errors is not None:
+            document["errors"] = self.errors.to_dict()
+        return document
 
 
 def shuffled_steps(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -43,6 +43,8 @@ class Prediction:
         probability: its probability, from 0 to 1
         probabilities: of all classes by their names, in the order of the outputs
         timeline: for each step its time span, the leading class by its end and the probability of that class
+        score: of the recording, for a network with a threshold for unknown recordings (`ripe calibrate --keep`)
+        unknown: whether the score is below the threshold; `label` is the most likely class all the same
     """
 
     label: str
@@ -50,6 +52,8 @@ class Prediction:
     probabilities: dict[str, float]  # of all classes, in the order of the outputs
     timeline: tuple[TimelineStep, ...]  # one for each step; a single one for a network that classifies once
     step_probabilities: tuple[tuple[float, ...], ...] = ()  # of all classes by the end of each step
+    score: float | None = None
+    unknown: bool = False
 
     @property
     def runner_up(self) -> tuple[str, float] | None:
@@ -88,11 +92,20 @@ def predict_fitted(classifier: Classifier, recording: Recording) -> Prediction:
     """The class of a recording that `classifier.region.fit` returned. Nothing is warned about: the caller does that."""
     import torch
 
-    from ripe_mambaspike.models.base import clip_logits
-
     with torch.no_grad():
         logits = classifier.compute_logits(make_clip(classifier, recording).unsqueeze(0)).cpu()
-    clip = torch.softmax(clip_logits(logits)[0], -1)
+    return prediction_of(classifier, recording, logits)
+
+
+def prediction_of(classifier: Classifier, recording: Recording, logits: "Tensor") -> Prediction:
+    """The prediction for a recording from the logits of its steps [1, T, classes]."""
+    import torch
+
+    from ripe_mambaspike.inference.unknown import apply_rule
+    from ripe_mambaspike.models.base import clip_logits
+
+    mean = clip_logits(logits)[0]
+    clip = torch.softmax(mean, -1)
     if not clip.isfinite().all():
         raise WeightsError.expected("logits", "finite numbers", "some that are not")
     running = _running_probabilities(logits[0])
@@ -104,7 +117,8 @@ def predict_fitted(classifier: Classifier, recording: Recording) -> Prediction:
     )
     shares, best = clip.tolist(), int(clip.argmax())
     steps = tuple(tuple(row) for row in running.tolist())
-    return Prediction(names[best], shares[best], dict(zip(names, shares, strict=True)), timeline, steps)
+    named = dict(zip(names, shares, strict=True))
+    return Prediction(names[best], shares[best], named, timeline, steps, *apply_rule(classifier.unknown, mean))
 
 
 def step_edges(recording: Recording, time_steps: int, bin_by: Literal["time", "count"]) -> list[int]:

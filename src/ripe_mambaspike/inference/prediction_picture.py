@@ -47,6 +47,7 @@ def _render(recording: Recording, prediction: Prediction, title: str | None) -> 
         draw.write_text(figure, x * layout.unit, y * layout.unit, text, pixels * layout.unit, color, **style)
 
     shown = f"{clean(prediction.label, MAX_CLASS_CHARS)} {100 * prediction.probability:.1f} %"
+    shown = f"unknown ({shown})" if prediction.unknown else shown
     right = layout.size[0] / layout.unit - 30
     letters = max(8, int((right - 30) / 15.5) - len(shown) - 2)  # of 23 pixels, bold
     write(30, 44, clean(title or "recording", letters), 23, draw.TEXT_COLOR, weight="bold")

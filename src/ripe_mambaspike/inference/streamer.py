@@ -23,6 +23,7 @@ from ripe_mambaspike.inference.classifier import Classifier, check_grid
 from ripe_mambaspike.inference.stream.causal import CausalStream
 from ripe_mambaspike.inference.stream.processor import StreamProcessor, WindowResult
 from ripe_mambaspike.inference.stream.windows import SlidingWindows
+from ripe_mambaspike.inference.unknown import apply_rule
 from ripe_mambaspike.models.base import Model, clip_logits, require_unmodified
 from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -46,6 +47,8 @@ class StreamPrediction:
     rates: tuple[float, ...]  # mean firing rate of each stage's output, or of each layer of another network
     attention: Tensor | None  # where the last stage attends at the last step, `attention_contrast` [h, w]
     seconds: float  # from when the bin closed to the prediction
+    score: float | None = None  # for a network with a threshold for unknown recordings
+    unknown: bool = False  # whether the score is below it; `label` is the most likely class all the same
 
     @property
     def final(self) -> bool:
@@ -138,7 +141,8 @@ class Streamer:
         return [self._prediction(result) for result in self._processor.process(part)]
 
     def _prediction(self, result: WindowResult) -> StreamPrediction:
-        shares = torch.softmax(clip_logits(result.logits)[0], -1)
+        mean = clip_logits(result.logits)[0]
+        shares = torch.softmax(mean, -1)
         if not shares.isfinite().all():
             raise WeightsError.expected("logits", "finite numbers", "some that are not")
         best, probabilities = int(shares.argmax()), tuple(shares.tolist())
@@ -153,6 +157,7 @@ class Streamer:
             result.rates,
             attention_contrast(result.attention) if self._attention and result.attention is not None else None,
             result.seconds,
+            *apply_rule(self.classifier.unknown, mean),
         )
 
 

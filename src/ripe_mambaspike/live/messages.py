@@ -164,6 +164,8 @@ def prediction_message(prediction: "StreamPrediction", origin_us: int, causal: b
         "rates": [round(rate, 5) for rate in prediction.rates],
         "ms": round(1e3 * prediction.seconds, 3),
     }
+    if prediction.score is not None:
+        document |= {"unknown": prediction.unknown, "score": round(prediction.score, 5)}
     plain = msgspec.json.encode(document)
     attention = None if prediction.attention is None else attention_document(prediction.attention)
     full = plain if attention is None else msgspec.json.encode({**document, "attention": attention})

@@ -122,6 +122,8 @@ def classify_received(network: ServedNetwork, recording: Recording, name: str) -
         "label": prediction.label,
         "probability": prediction.probability,
         "probabilities": prediction.probabilities,
+        "unknown": prediction.unknown,
+        "score": prediction.score,
         "format": recording.format,
         "binning": describe_bins(network, recording, fitted, prediction),
         "warnings": [sentence for sentence in sentences if sentence],

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
 from ripe_mambaspike.errors import WeightsError
@@ -47,6 +48,25 @@ class LabelData(Document, frozen=True):
     binary: bool
 
 
+class UnknownRule(Document, frozen=True):
+    """When a network says "unknown": its score of a recording is below the threshold."""
+
+    score: Literal["probability", "energy"]  # of `inference.unknown`
+    threshold: float
+    keep: Annotated[float, Meta(gt=0, le=1)]  # the share of the clips whose score is at least the threshold
+
+
+class Calibration(Document, frozen=True):
+    """What `ripe calibrate` did to a network, and the clips that it looked at."""
+
+    temperature: Annotated[float, Meta(gt=0)]  # the last layer's weights were divided by it
+    set: str
+    split: Literal["train", "val"]
+    store: str
+    clips: Count
+    unknown: UnknownRule | None = None
+
+
 class LabelFile(Document, frozen=True):
     """`labels.json`."""
 
@@ -56,6 +76,7 @@ class LabelFile(Document, frozen=True):
     data: LabelData
     epoch: Annotated[int, Meta(ge=0)] | None
     protocol: Literal["validation", "paper"] | None
+    calibration: Calibration | None = None  # left out of files of networks that were not calibrated
 
 
 @dataclass(frozen=True)
@@ -78,6 +99,7 @@ class Labels:
     sensor_size: tuple[int, int] | None = None  # (width, height), before the crop
     crop: tuple[int, int, int, int] | None = None  # (x, y, width, height) of the sensor that is binned; None: all of it
     duration_us: int | None = None  # the median of the training clips' durations
+    calibration: Calibration | None = None  # None: the network is as it was trained
 
     def with_classes(self, count: int, names: tuple[str, ...] | None) -> "Labels":
         """The labels for other classes: the binning is kept, the dataset is dropped. By default names are numbers."""
@@ -88,6 +110,8 @@ class Labels:
         fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         data = {name: fields[name] for name in LabelData.__struct_fields__}
         rest = {name: fields[name] for name in ("epoch", "protocol")}
+        if self.calibration is not None:
+            rest["calibration"] = msgspec.to_builtins(self.calibration)
         return {"format": FORMAT, "version": VERSION, "classes": fields["classes"], "data": data, **rest}
 
 
@@ -186,7 +210,9 @@ def parse_labels(document: Any, path: Path) -> Labels:
         if left + width > across or top + height > down:
             raise WeightsError.expected("data.crop", f"a part of the {across}×{down} sensor", data.crop, path=path)
     fields = {name: getattr(data, name) for name in LabelData.__struct_fields__}
-    return Labels(classes=found.classes, **fields, epoch=found.epoch, protocol=found.protocol)
+    return Labels(
+        classes=found.classes, **fields, epoch=found.epoch, protocol=found.protocol, calibration=found.calibration
+    )
 
 
 def _updated(document: Any) -> Any:

@@ -8,11 +8,17 @@ import torch
 
 from raising import raises
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.gesture_classes import UNSEEN_MOTIONS
 from ripe_mambaspike.events.simulate.difficulty import SceneVariety
-from ripe_mambaspike.events.simulate.gestures import CLASSES, PARTS, render
+from ripe_mambaspike.events.simulate.gestures import CLASSES, PARTS, other_motions, render
 from ripe_mambaspike.events.simulate.gestures.camera import load_gesture_camera, save_gesture_camera
 from ripe_mambaspike.events.simulate.gestures.lifelike import Exposure, draw_lifelike_clip, simulate_lifelike_gestures
-from ripe_mambaspike.events.simulate.gestures.other_motions import MOTIONS, draw_other_motion
+from ripe_mambaspike.events.simulate.gestures.other_motions import (
+    MOTIONS,
+    SHOWN_MOTIONS,
+    draw_other_motion,
+    with_motion,
+)
 
 DURATION = 600_000
 SEEN = Exposure((24, 24), DURATION, 4000, 40_000)
@@ -52,6 +58,29 @@ def test_other_gestures_are_many_motions():
     assert len(drawn) == 60
     generator = np.random.default_rng(0)
     assert all(len(draw_other_motion(generator)) == 60 for _ in range(4 * len(MOTIONS)))
+
+
+def test_motions_that_are_held_out_are_never_drawn(monkeypatch):
+    held = {name for part in UNSEEN_MOTIONS.values() for name in part}
+    assert held.isdisjoint(SHOWN_MOTIONS)
+    assert held | set(SHOWN_MOTIONS) == set(MOTIONS)
+    assert not set(UNSEEN_MOTIONS["test"]) & set(UNSEEN_MOTIONS["val"])  # reported ones choose nothing
+    drawn = []
+    counted = {name: lambda draw, name=name: drawn.append(name) or MOTIONS[name](draw) for name in MOTIONS}
+    monkeypatch.setattr(other_motions, "MOTIONS", counted)
+    generator = np.random.default_rng(0)
+    for _ in range(400):
+        draw_other_motion(generator)
+    assert set(drawn) == set(SHOWN_MOTIONS)
+
+
+def test_a_clip_of_a_motion_differs_in_that_alone():
+    clip = draw(len(CLASSES) - 1, 3)
+    shown = with_motion(clip, "salute")
+    assert shown == with_motion(clip, "salute")
+    assert shown.free != clip.free
+    assert with_motion(clip, "swim").free != shown.free
+    assert replace(shown, free=clip.free) == clip
 
 
 def test_each_clip_has_a_camera_of_its_own():

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ripe_mambaspike.data.listing import TEST, TRAIN, VALIDATION
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.events.gesture_classes import DURATION_US
+from ripe_mambaspike.events.gesture_classes import CLASSES, DURATION_US, UNSEEN_MOTIONS
 from ripe_mambaspike.events.simulate.difficulty import GestureDifficulty, PictureDifficulty, SceneVariety
 from ripe_mambaspike.schema import convert
 from ripe_mambaspike.yaml_text import parse_yaml
@@ -31,16 +31,27 @@ class Preparation:
     difficulty: Difficulty | None = None  # None: the camera as calibrated, computed in floating point
     duration_us: int = DURATION_US  # of a gesture
     min_pictures: int = 0  # classes with fewer pictures are left out
+    motions: Mapping[str, tuple[str, ...]] | None = None  # that each split shows instead of the eleven gestures
+
+    @property
+    def gestures(self) -> tuple[str, ...]:
+        """The classes of a set of gestures."""
+        shown = self.motions
+        return CLASSES if shown is None else tuple(dict.fromkeys(name for part in shown.values() for name in part))
 
     @property
     def needs_pictures(self) -> bool:
         return self.shows != "gestures"
 
 
+UNSEEN_COUNTS: Counts = {TRAIN: 20, VALIDATION: 160, TEST: 320}
 PREPARATIONS = {
     "synthgesture": Preparation("gestures", 64, {TRAIN: 1100, VALIDATION: 220, TEST: 440}),
     "sim-dvsgesture": Preparation(
         "gestures", 128, {TRAIN: 2200, VALIDATION: 330, TEST: 660}, SceneVariety(), duration_us=1_450_000
+    ),
+    "sim-dvsgesture-unseen": Preparation(
+        "gestures", 128, UNSEEN_COUNTS, SceneVariety(), duration_us=1_450_000, motions=UNSEEN_MOTIONS
     ),
     "sim-nmnist": Preparation("digits", 34),
     "sim-cifar10": Preparation(
@@ -60,6 +71,9 @@ PREPARATIONS = {
     "gestures-hard": Preparation(
         "gestures", 48, {TRAIN: 2200, VALIDATION: 660, TEST: 1100},
         GestureDifficulty(), duration_us=1_200_000,
+    ),
+    "gestures-hard-unseen": Preparation(
+        "gestures", 48, UNSEEN_COUNTS, GestureDifficulty(), duration_us=1_200_000, motions=UNSEEN_MOTIONS
     ),
     "gestures-hard-small": Preparation(
         "gestures", 32, {TRAIN: 1100, VALIDATION: 220, TEST: 440},

@@ -35,6 +35,10 @@ register_simulated(
     sensor="128×128", files="no pictures",
 )  # fmt: skip
 register_simulated(
+    "sim-dvsgesture-unseen", title="simulated motions that sim-dvsgesture never shows", partitions=("people",),
+    sizes="180/320", sensor="128×128", files="no pictures",
+)  # fmt: skip
+register_simulated(
     "sim-nmnist", title="simulated stand-in of N-MNIST", partitions=("folders",), sizes="60000/10000", sensor="34×34",
     files="MNIST's IDX files",
 )  # fmt: skip
@@ -58,6 +62,10 @@ register_simulated(
 register_simulated(
     "gestures-hard", title="simulated gestures in hard scenes", partitions=("people",), sizes="2860/1100",
     sensor="48×48", files="no pictures",
+)  # fmt: skip
+register_simulated(
+    "gestures-hard-unseen", title="simulated motions that gestures-hard never shows", partitions=("people",),
+    sizes="180/320", sensor="48×48", files="no pictures",
 )  # fmt: skip
 register_simulated(
     "gestures-hard-small", title="simulated gestures in hard scenes, for a CPU", partitions=("people",),
@@ -182,14 +190,16 @@ def plan_pictures(
     return SimulationPlan(listing, tuple(pictures for _, _, pictures in kept))
 
 
-def plan_gestures(name: str, classes: Sequence[str], counts: Mapping[str, int | None]) -> SimulationPlan:
+def plan_gestures(name: str, counts: Mapping[str, int | None]) -> SimulationPlan:
     """A gesture dataset; classes alternate in every split."""
-    rows = []
+    classes, motions, rows = PREPARATIONS[name].gestures, PREPARATIONS[name].motions, []
     for part in SPLITS:
         wanted = counts.get(part)
         number = (PREPARATIONS[name].counts[part] or 0) if wanted is None else wanted
         _check_count(part, number, MAX_CLIPS)
-        rows += [(Clip(f"{part}/{n:05d}_{classes[n % len(classes)]}", n % len(classes)), part) for n in range(number)]
+        shown = classes if motions is None else motions[part]
+        each = [shown[n % len(shown)] for n in range(number)]
+        rows += [(Clip(f"{part}/{n:05d}_{one}", classes.index(one)), part) for n, one in enumerate(each)]
     return SimulationPlan(_listing(name, tuple(classes), "people", rows, []), ())
 
 

@@ -27,7 +27,7 @@ NUM_PATH_RECORDINGS = 150  # recordings used to estimate the path
 NUM_MATCH_ROUNDS = 5  # rounds of threshold matching
 
 
-def calibrate(
+def fit_camera(
     real: Sequence[Events],
     pictures: Tensor,
     size: tuple[int, int] = (34, 34),

@@ -123,8 +123,9 @@ export class Panel {
       return;
     }
     const best = this.leading(prediction);
-    showName($('label'), this.classes[best]);
-    $('share').textContent = percent(prediction.p[best]);
+    showName($('label'), prediction.unknown ? 'unknown' : this.classes[best]);
+    const share = percent(prediction.p[best]);
+    $('share').textContent = prediction.unknown ? `at best ${this.classes[best]} ${share}` : share;
     const window = `${prediction.from.toFixed(2)}–${prediction.to.toFixed(2)} s`;
     $('kind').textContent = prediction.final ? `The window ${window}, all ${prediction.time_steps} steps`
       : `So far: ${prediction.step} of ${prediction.time_steps} steps of the window ${window}`;
@@ -160,7 +161,7 @@ export class Panel {
     if (!prediction) return;
     const best = this.leading(prediction);
     $('early-text').textContent = `of the window that ends at ${prediction.to.toFixed(2)} s, ${prediction.step} of ` +
-      `${prediction.time_steps} steps: ${this.classes[best]} ${percent(prediction.p[best])}`;
+      `${prediction.time_steps} steps: ${prediction.unknown ? 'unknown, at best ' : ''}${this.classes[best]} ${percent(prediction.p[best])}`;
     $('early-bar').style.width = `${100 * prediction.step / prediction.time_steps}%`;
   }
 

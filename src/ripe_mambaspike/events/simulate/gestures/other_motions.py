@@ -2,23 +2,33 @@
 
 A motion is, for each arm and way (outward, down, towards the camera), a middle and up to three waves of (repeats a
 beat, height, phase), in arm lengths.
+
+Four of them are held out: no clip of the class shows them, so that recordings of them are of a class that no network
+was shown. Two are there to choose a score by, the other two are reported on.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
+from ripe_mambaspike.events.gesture_classes import UNSEEN_MOTIONS
+from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
+from ripe_mambaspike.events.simulate.gestures.people import PARTS
+
 Draw = np.random.Generator
+STREAM = 0x5EE  # separates these random numbers from all others
 Wave = tuple[float, float, float]  # repeats a beat, height, phase
 Way = tuple[float, Wave | None]  # a middle, and a wave around it
 Arm = tuple[Way, Way, Way]
 HANGING: Arm = ((0.15, None), (0.95, None), (0.12, None))
 
 
-def draw_other_motion(draw: Draw) -> tuple[float, ...]:
-    """The numbers of one of these motions; each is as likely."""
-    arms = MOTIONS[int(draw.integers(len(MOTIONS)))](draw)
+def draw_other_motion(draw: Draw, name: str | None = None) -> tuple[float, ...]:
+    """The numbers of the motion with this name; without one, of one that is not held out, each as likely."""
+    arms = MOTIONS[SHOWN_MOTIONS[int(draw.integers(len(SHOWN_MOTIONS)))] if name is None else name](draw)
     if draw.random() < 0.5:
         arms = arms[::-1]
     numbers: list[float] = []
@@ -31,6 +41,12 @@ def draw_other_motion(draw: Draw) -> tuple[float, ...]:
             for overtone in (2.0, 3.0):
                 numbers += [overtone * draw.uniform(0.8, 1.2), 0.03 * draw.normal(), draw.uniform(0, 2 * math.pi)]
     return tuple(numbers)
+
+
+def with_motion(clip: GestureClip, name: str) -> GestureClip:
+    """The clip of other_gestures, showing the motion with this name."""
+    sequence = np.random.SeedSequence((STREAM, PARTS.index(clip.part), list(MOTIONS).index(name), clip.seed))
+    return replace(clip, free=draw_other_motion(np.random.Generator(np.random.PCG64(sequence)), name))
 
 
 def _by_turns(arm: Callable[[float], Arm]) -> tuple[Arm, Arm]:
@@ -95,6 +111,11 @@ def _swim(draw: Draw) -> tuple[Arm, Arm]:
     return _by_turns(lambda phase: ((0.1, None), (0.15, (1.0, 0.4, phase)), (0.4, (1.0, 0.35, phase + math.pi / 2))))
 
 
-MOTIONS: tuple[Callable[[Draw], tuple[Arm, Arm]], ...] = (
-    _raise_both, _raise_one, _push, _punch, _wipe, _flap, _salute, _point, _walk, _eight, _conduct, _swim,
+MOTIONS: Mapping[str, Callable[[Draw], tuple[Arm, Arm]]] = MappingProxyType(
+    {
+        "raise_both": _raise_both, "raise_one": _raise_one, "push": _push, "punch": _punch, "wipe": _wipe,
+        "flap": _flap, "salute": _salute, "point": _point, "walk": _walk, "eight": _eight, "conduct": _conduct,
+        "swim": _swim,
+    }
 )  # fmt: skip
+SHOWN_MOTIONS = tuple(name for name in MOTIONS if not any(name in held for held in UNSEEN_MOTIONS.values()))

@@ -1,0 +1,106 @@
+"""How well a network tells recordings of classes that it was never shown from known ones."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.data.clips import Clips, EvalBatches
+from ripe_mambaspike.data.loading import load_dataset
+from ripe_mambaspike.data.sets.folder import find_recordings
+from ripe_mambaspike.data.sets.registry import datasets
+from ripe_mambaspike.data.training_data import TrainingData
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.region import format_size
+from ripe_mambaspike.inference.classifier import Classifier, make_clip, read_recording
+from ripe_mambaspike.inference.recorded import record_logits
+from ripe_mambaspike.inference.unknown import SCORES, auroc, score_of
+from ripe_mambaspike.models.accuracy import EVAL_BATCH
+
+
+@dataclass(frozen=True)
+class UnknownEvaluation:
+    """Known clips against recordings of other classes. Shares are from 0 to 1; None without a stored threshold."""
+
+    source: str
+    n: int  # recordings of other classes
+    known: int  # clips of the network's classes
+    auroc: dict[str, float]  # of every score
+    score: str | None  # of the stored rule
+    threshold: float | None
+    kept: float | None  # the share of the known clips that reach the threshold
+    rejected: float | None  # the share of the others that do not
+    answers: dict[str, int]  # how many of the others were given to which class, the most frequent first
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def evaluate_unknown(classifier: Classifier, known: Tensor, source: str, others: Iterable[Tensor]) -> UnknownEvaluation:
+    """Logits [N, classes] of known clips against batches of clips [B, T, 2, H, W] of other classes."""
+    logits = record_logits(classifier.model, others)
+    rule, scores = classifier.unknown, {name: (score_of(name, known), score_of(name, logits)) for name in SCORES}
+    kept = rejected = None
+    if rule is not None:
+        own, others = scores[rule.score]
+        kept = float((own >= rule.threshold).double().mean())
+        rejected = float((others < rule.threshold).double().mean())
+    counted = Counter(logits.argmax(-1).tolist()).most_common()
+    return UnknownEvaluation(
+        source=source,
+        n=len(logits),
+        known=len(known),
+        auroc={name: auroc(own, others) for name, (own, others) in scores.items()},
+        score=None if rule is None else rule.score,
+        threshold=None if rule is None else rule.threshold,
+        kept=kept,
+        rejected=rejected,
+        answers={classifier.class_names[label]: count for label, count in counted},
+    )
+
+
+def unknown_clips(classifier: Classifier, given: str | Path, split: str, data: TrainingData) -> Iterable[Tensor]:
+    """Batches of clips [B, T, 2, H, W] of a folder of recordings, or of the split of DATASET=ROOT.
+
+    Recordings of one of the network's classes are refused, before the first batch.
+    """
+    given = str(given)
+    name, equals, root = given.partition("=")
+    if equals and name in datasets():
+        return _of_dataset(classifier, name, root, split, data)
+    folder = Path(given)
+    if not folder.is_dir():
+        raise InputError.expected("unknown", "a folder of recordings, or DATASET=ROOT", repr(given))
+    found = find_recordings(folder)
+    if not found:
+        raise InputError.expected("unknown", "recordings in the folder", "none", path=folder)
+    _check_classes(classifier, {path.resolve().parent.name for path in found}, given)
+    return _of_files(classifier, found)
+
+
+def _of_dataset(classifier: Classifier, name: str, root: str, split: str, data: TrainingData) -> Iterable[Tensor]:
+    events = load_dataset(name, root, split)
+    _check_classes(classifier, {events.classes[label] for label in events.labels}, f"{name}={root}")
+    if events.sensor_size != data.store.sensor_size:  # then its size alone would tell a recording apart
+        wanted = f"recordings of the {format_size(data.store.sensor_size)} sensor of the known clips"
+        raise InputError.expected("unknown", wanted, f"{format_size(events.sensor_size)} of {name}")
+    settings = replace(data.settings, dataset=name, root=root, extra=(), first=(), cache="off")
+    clips = Clips([events], [events.labels], settings)
+    return (x for x, _ in EvalBatches(clips, EVAL_BATCH, classifier.device))
+
+
+def _of_files(classifier: Classifier, paths: list[Path]) -> Iterator[Tensor]:
+    for start in range(0, len(paths), EVAL_BATCH):
+        batch = paths[start : start + EVAL_BATCH]
+        clips = [make_clip(classifier, read_recording(classifier, path)) for path in batch]
+        yield torch.stack(clips).to(classifier.device)
+
+
+def _check_classes(classifier: Classifier, names: set[str], given: str) -> None:
+    if both := sorted(names & set(classifier.class_names)):
+        got = f"'{both[0]}' in {given}"
+        raise InputError.expected("unknown", "recordings of classes that the network was not shown", got)
