@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
-.PHONY: help quickstart test test-slow check format docs notebooks bench fuzz torture test-gpu clean
+.PHONY: help quickstart test test-slow check format docs notebooks wheel bench fuzz torture test-gpu clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1 \t\2/p' Makefile
@@ -46,6 +46,11 @@ docs: $(VENV)/.installed-dev  ## build the documentation as a site, _site/index.
 
 notebooks: $(VENV)/.installed-dev  ## run the notebooks of examples/ and store their outputs in them
 	@$(BIN)/python -m tools.run_notebooks
+
+wheel: $(VENV)/.installed  ## build dist/*.whl for Linux x86-64, with the C++ operators compiled for three processor levels
+	@rm -rf build
+	@RIPE_PREBUILT=all $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
 
 bench: $(VENV)/.installed  ## time inference and a training step, and reading and binning events, on the CPU
 	@$(BIN)/ripe bench infer --batches 1
