@@ -1,4 +1,5 @@
-// Sixteen channels at a time: loads, stores and the functions of the Mamba operators, plain C++ or AVX-512.
+// As many channels at a time as a register has: loads, stores and the functions of the Mamba operators, plain C++ or
+// AVX-512. Wider vectors than the processor's would be taken apart, comparisons number by number.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,19 @@
 
 #include "vector.h"
 
+#if defined(__AVX512F__)
 constexpr int LANES = 16;
+#elif defined(__x86_64__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
 constexpr float LOG2_E = 1.44269504088896341f;
 
-typedef float Lanes __attribute__((vector_size(64)));
-typedef int32_t IntLanes __attribute__((vector_size(64)));
-typedef uint32_t BitLanes __attribute__((vector_size(64)));
-typedef uint16_t HalfLanes __attribute__((vector_size(32)));
+typedef float Lanes __attribute__((vector_size(LANES * 4)));
+typedef int32_t IntLanes __attribute__((vector_size(LANES * 4)));
+typedef uint32_t BitLanes __attribute__((vector_size(LANES * 4)));
+typedef uint16_t HalfLanes __attribute__((vector_size(LANES * 2)));
 
 namespace {
 

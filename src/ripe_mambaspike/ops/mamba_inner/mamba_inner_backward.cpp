@@ -8,7 +8,7 @@
 namespace {
 
 constexpr int64_t TILE = 32;   // tokens whose states are kept at a time
-constexpr int64_t BLOCKS = 4;  // blocks of 16 channels that share one sum of the gradients of B and C
+constexpr int64_t BLOCKS = 64 / LANES;  // blocks of channels that share one sum of the gradients of B and C
 
 struct Given {
     const float *u, *proj, *dt_proj, *dt_bias, *decay, *skip;
