@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from raising import raises
-from ripe_mambaspike import create_model, load, read, record, write
+from recorded_stream import SENSOR, draw_events, save_network
+from ripe_mambaspike import load, read, record, write
 from ripe_mambaspike.errors import InputError, ReadError
-from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.inference.stream.send import RecordingSender
 from ripe_mambaspike.inference.stream.sources import TcpSource, open_stream
-from ripe_mambaspike.models.labels import Labels, save_labels
 
-SENSOR = (20, 18)
 FAST = ("--window", "40", "--hop", "20", "--pace", "fast", "--json")
 LIVE = (
     "tcp://127.0.0.1:0",
@@ -31,10 +30,7 @@ ANSWER = ("start_us", "stop_us", "label", "probabilities")
 
 @pytest.fixture(scope="module")
 def events():
-    draws = np.random.default_rng(0)
-    times = np.sort(draws.integers(0, 100_000, 4000))
-    times[[0, -1]] = 0, 100_000
-    return make_events(draws.integers(0, 20, 4000), draws.integers(0, 18, 4000), times, draws.integers(0, 2, 4000))
+    return draw_events()
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +54,7 @@ def bare(whole, events, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
-    folder = create_model("nmnist", seed=0, num_classes=3, **fields).save_pretrained(tmp_path_factory.mktemp("net"))
-    labels = Labels(("a", "b", "c"), "mine", None, 4, (16, 16), "time", False, 1, "validation", sensor_size=SENSOR)
-    save_labels(labels, folder)
-    return folder
+    return save_network(tmp_path_factory.mktemp("net"))
 
 
 @pytest.mark.parametrize("format", ["evt3", "dat"])

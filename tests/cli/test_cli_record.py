@@ -12,19 +12,14 @@ import numpy as np
 import pytest
 from fuzz.targets.streams import dv_header, dv_packet
 
-from ripe_mambaspike import create_model, read, write
-from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.models.labels import Labels, save_labels
-
-SENSOR = (20, 18)
+from recorded_stream import SENSOR, draw_events, save_network
+from ripe_mambaspike import read, write
+from ripe_mambaspike.events.recording import Recording
 
 
 @pytest.fixture(scope="module")
 def events():
-    draws = np.random.default_rng(0)
-    times = np.sort(draws.integers(0, 100_000, 4000))
-    times[[0, -1]] = 0, 100_000
-    return make_events(draws.integers(0, 20, 4000), draws.integers(0, 18, 4000), times, draws.integers(0, 2, 4000))
+    return draw_events()
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +29,7 @@ def clip(events, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
-    folder = create_model("nmnist", seed=0, num_classes=3, **fields).save_pretrained(tmp_path_factory.mktemp("net"))
-    labels = Labels(("a", "b", "c"), "mine", None, 4, (16, 16), "time", False, 1, "validation", sensor_size=SENSOR)
-    save_labels(labels, folder)
-    return folder
+    return save_network(tmp_path_factory.mktemp("net"))
 
 
 def test_a_recording_as_a_source(ripe, clip, events, tmp_path):

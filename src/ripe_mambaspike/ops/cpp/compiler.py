@@ -2,7 +2,7 @@
 
 Without PyTorch and the rest of the package: setup.py runs this file where neither is installed.
 
-The OpenMP functions stay undefined in a library. Whoever loads it loads PyTorch's OpenMP library first: a second one
+The OpenMP functions stay undefined in a library. The loader loads PyTorch's OpenMP library first: a second one
 would start a second thread pool.
 """
 
