@@ -88,7 +88,7 @@ def test_validated_every_other_epoch_and_after_the_last(tiny, go, scores, read_l
 def opened(monkeypatch):
     """(part, epochs over) whenever a part's clips are opened or evaluated."""
     seen, epochs = [], []
-    real_events, real_evaluate = TrainingData._events, run.TrainingRun._evaluate
+    real_events, real_evaluate = TrainingData.events, run.TrainingRun._evaluate
 
     def events(self, part):
         seen.append((part, len(epochs)))
@@ -98,7 +98,7 @@ def opened(monkeypatch):
         seen.append((part, len(epochs)))
         return real_evaluate(self, model, part)
 
-    monkeypatch.setattr(TrainingData, "_events", events)
+    monkeypatch.setattr(TrainingData, "events", events)
     monkeypatch.setattr(run.TrainingRun, "_evaluate", evaluated)
     return seen, epochs
 

@@ -9,7 +9,7 @@ import torch
 
 from raising import raises
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.simulate.calibrate import calibrate, count_events, find_rests, match_thresholds, retimed
+from ripe_mambaspike.events.simulate.calibrate import count_events, find_rests, fit_camera, match_thresholds, retimed
 from ripe_mambaspike.events.simulate.fitted import (
     CameraCalibration,
     Variation,
@@ -78,7 +78,7 @@ def test_rests_are_where_little_happens(recordings):
 
 @pytest.mark.slow
 def test_calibration_finds_the_camera(pictures, recordings):
-    made = calibrate(recordings, pictures, SIZE, FitOptions(rounds=40, batch=16))
+    made = fit_camera(recordings, pictures, SIZE, FitOptions(rounds=40, batch=16))
     again = simulate_pictures(pictures, made, range(100, 148), size=SIZE)
     counts = [np.array([len(events) for events in part]) for part in (recordings, again)]
     assert abs(counts[1].sum() / counts[0].sum() - 1) < 0.03
@@ -129,8 +129,8 @@ def test_saved_and_loaded(tmp_path):
 
 def test_numbers_and_sizes_that_do_not_match(pictures, recordings):
     with raises(InputError, field="real", mentions=["48", "47"]):
-        calibrate(recordings, pictures[1:], SIZE)
+        fit_camera(recordings, pictures[1:], SIZE)
     with raises(InputError, field="events", mentions=["10×10 sensor"]):
-        calibrate(recordings, pictures, (10, 10))
+        fit_camera(recordings, pictures, (10, 10))
     with raises(InputError, field="pictures", mentions=["with 3 seeds"]):
         simulate_pictures(pictures, TRUE, range(3), size=SIZE)
