@@ -79,8 +79,9 @@ def leave(root, tmp_path):
     workers: list[int] = []
 
     def run(how: str) -> tuple[int, list[str], int, float]:
-        with (tmp_path / "out").open("w+") as out:  # no pipe: a worker would keep it open
-            done = subprocess.Popen([sys.executable, script, root, how], stdout=out, stderr=subprocess.STDOUT)
+        # Files and no pipes: a worker would keep those open. What a worker says while it ends is not the script's.
+        with (tmp_path / "out").open("w+") as out, (tmp_path / "errors").open("w+") as errors:
+            done = subprocess.Popen([sys.executable, script, root, how], stdout=out, stderr=errors)
             try:
                 status = done.wait(60)
             except subprocess.TimeoutExpired:
@@ -91,7 +92,9 @@ def leave(root, tmp_path):
                 workers.extend(int(words[1]) for words in map(str.split, lines) if len(words) == 2)
                 done.kill()
                 done.wait()
-        assert status is not None, f"the process hangs at exit: {lines}"
+        said = (tmp_path / "errors").read_text()
+        assert status is not None, f"the process hangs at exit: {lines} {said}"
+        assert "Traceback" not in said, said
         return status, lines, workers[-1], ended
 
     yield run
