@@ -16,6 +16,7 @@ from ripe_mambaspike.events import Recording, make_events, write
 
 CLIPS = 16
 SECONDS = 8.0  # a worker needs about one to end; what is waited for in vain takes PyTorch ten
+ABORTED = "terminate called without an active exception"  # PyTorch's worker on a busy machine, now and then
 SCRIPT = """
 import gc, os, signal, sys, time
 import torch
@@ -94,7 +95,7 @@ def leave(root, tmp_path):
                 done.wait()
         said = (tmp_path / "errors").read_text()
         assert status is not None, f"the process hangs at exit: {lines} {said}"
-        assert "Traceback" not in said, said
+        assert set(said.splitlines()) <= {ABORTED}, said
         return status, lines, workers[-1], ended
 
     yield run
