@@ -28,7 +28,7 @@ INSTALL_HINT = 'pip install "ripe-mambaspike[camera]" installs it'
 
 
 class StreamSource(Protocol):
-    """Yields packets of events. `live`: packets come by the wall clock, and are dropped rather than made to wait.
+    """Yields packets of events. `live`: packets arrive in real time, and are dropped rather than made to wait.
 
     `size`, the sensor's (width, height), is known from the first events on. A source whose packets name it also has
     `check_sizes(check_sensor)`. Most sources also count what they lost (`losses`) and data of other kinds (`other`).
