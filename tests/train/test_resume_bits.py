@@ -17,6 +17,7 @@ from ripe_mambaspike.report.run_data import read_run
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.callback import TrainingStopped
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
+from ripe_mambaspike.train.training_run import TrainingRun
 
 RICH = (
     "schedule.grad_accum_steps=2",  # steps of 8 clips and of the 3 that are left
@@ -240,3 +241,24 @@ def test_seconds_continue_after_resuming(tiny, go, read_log, tmp_path):
     assert 5000 < seconds[0] < seconds[-1] <= result["seconds"] + 0.1  # the log has six digits
     run = read_run(tmp_path / "run")
     assert f"{duration_text(seconds[-1])} in all" in log_table(run)["summary"]  # the report's sum of them was hours
+
+
+def test_epochs_within_save_seconds_write_no_checkpoint(tiny, go, outcome, monkeypatch, tmp_path):
+    recipe = tiny("schedule.epochs=5", "run.validate_every=3")
+    go(recipe, tmp_path / "each")
+    saved, save = [], TrainingRun.save
+
+    def spy(run):
+        saved.append(run.trainer.state.epoch)
+        save(run)
+
+    monkeypatch.setattr(TrainingRun, "save", spy)
+    go(recipe, tmp_path / "few", save_seconds=1e9)
+    assert saved == [3, 5]  # the epochs that are validated
+    assert outcome(tmp_path / "few") == outcome(tmp_path / "each")
+    steps = []
+    with pytest.raises(TrainingStopped):  # in the fifth epoch
+        go(recipe, tmp_path / "stopped", save_seconds=1e9, stop_requested=lambda: steps.append(1) or len(steps) == 14)
+    assert saved[2:] == [3, 4]
+    go(recipe, tmp_path / "stopped", resume=True, save_seconds=1e9)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "each")

@@ -26,6 +26,7 @@ from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.schema import Document, decode_json
 
 ANSWERS_VARIABLE = "RIPE_WORKER_ANSWERS"
+SAVE_SECONDS = 20.0  # between checkpoints: epochs of a short run take a second, and writing one takes as long
 LOCK_SECONDS = 30.0  # that a worker waits for a run which another process has
 Event = Literal["epoch", "ended", "stopped", "failed"]
 
@@ -94,7 +95,9 @@ def _train_when_free(recipe: Any, folder: Path, callback: LogCallback, stop_requ
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            train(recipe, folder, resume=True, callback=callback, stop_requested=stop_requested)
+            train(
+                recipe, folder, resume=True, callback=callback, stop_requested=stop_requested, save_seconds=SAVE_SECONDS
+            )  # fmt: skip
             return
         except DataError as error:
             is_busy = error.field == "lock" and isinstance(error.__cause__, BlockingIOError)

@@ -38,6 +38,7 @@ def train(
     callback: Callback | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
     processes: Processes = SINGLE_PROCESS,
+    save_seconds: float = 0.0,
 ) -> TrainingResult:
     """Train by a recipe, select a network on validation clips, and test it once.
 
@@ -49,6 +50,7 @@ def train(
         callback: is called after every step and epoch
         stop_requested: is asked after every step; when true, the state is saved and `TrainingStopped` raised
         processes: the processes of a run that several share (`torchrun`)
+        save_seconds: an epoch that is not validated and ends sooner after the last checkpoint writes none
     """
     given = recipe
     if isinstance(recipe, Recipe):
@@ -60,7 +62,8 @@ def train(
         with chosen_folder(None, recipe, given, resume, processes) as chosen:
             callback.on_message(f"run folder {chosen}")
             return train(
-                recipe, chosen, resume=resume, callback=callback, stop_requested=stop_requested, processes=processes
+                recipe, chosen, resume=resume, callback=callback, stop_requested=stop_requested, processes=processes,
+                save_seconds=save_seconds,
             )  # fmt: skip
     folder = Path(out)
     with lock_folder(folder, processes), run_threads(recipe.run.threads):
@@ -89,7 +92,9 @@ def train(
             for line in prepare_own_folder(recipe.data):
                 callback.on_message(line)
         processes.wait()
-        run = TrainingRun(recipe, folder, callback, stop_requested, processes=processes)
+        run = TrainingRun(
+            recipe, folder, callback, stop_requested, processes=processes, save_seconds=save_seconds
+        )  # fmt: skip
         if recipe.data.grid is None:
             callback.on_message(describe_grid(run.recipe.data, run.data.store.sensor_size))
         if open_fields(recipe):

@@ -73,6 +73,7 @@ class TrainingRun:
     best: BestEpoch | None = None
     seconds: float = 0.0
     processes: Processes = SINGLE_PROCESS
+    save_seconds: float = 0.0  # between checkpoints at the ends of epochs that are not validated
 
     def __post_init__(self) -> None:
         self.device = choose_device(self.recipe.run.device, "run.device")
@@ -168,15 +169,18 @@ class TrainingRun:
         with explain_lost_workers():
             row = self.trainer.train_epoch(self._after_step)
             epoch = self.trainer.state.epoch
-            if self._validates(epoch):
+            validates = self._validates(epoch)
+            saves = validates or time.monotonic() - self._saved >= self.save_seconds
+            if validates:
                 row |= self._validate(epoch)
-            else:
+            elif saves:
                 with self._averaged():
                     self._recalibrate(UNFINISHED_BATCHES)
                     self._save_network(LAST, epoch)
         row["seconds"] = self._elapsed()
         self.rows.append(row)
-        self.save()
+        if saves:
+            self.save()
         if board is not None:
             write_log(self.folder / LOG_FILE, self.rows)
             board.write(row)
