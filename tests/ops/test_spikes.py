@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from ripe_mambaspike.ops.spikes import fire, fire_fast_sigmoid
+from ripe_mambaspike.ops.leaky_fire import leaky_fire
+from ripe_mambaspike.ops.spikes import fire, fire_fast_sigmoid, firing_rate
 
 DISTANCES = torch.tensor([-1e4, -3.0, -0.5, -1e-3, 0.0, 1e-3, 0.5, 3.0, 1e4], dtype=torch.float64)
 
@@ -73,3 +74,30 @@ def test_bfloat16_spikes_are_exact_and_its_slope_close(dtype):
 @pytest.mark.parametrize("fn", [lambda d: fire(d, 2.0), lambda d: fire(d, 2.0, True), fire_fast_sigmoid])
 def test_same_bits_whatever_the_memory_held(reproducible, fn):
     reproducible(lambda distance: fn(distance), {"distance": torch.randn(2, 3, 5, 7)})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_firing_rate_has_the_gradient_of_the_mean_to_the_bit(dtype):
+    torch.manual_seed(0)
+    x, weights = torch.rand(3, 1003).to(dtype), torch.randn(3, 1003).to(dtype)
+    grads = []
+    for rate in (firing_rate, lambda spikes: spikes.mean(dtype=torch.float32)):
+        leaf = x.clone().requires_grad_()
+        spikes = leaf * 1
+        value = rate(spikes)
+        assert value.dtype == torch.float32
+        ((spikes * weights).sum().float() + 0.1 * value).backward()
+        grads.append((leaf.grad, value.detach()))
+    assert torch.equal(grads[0][0], grads[1][0])
+    assert torch.equal(grads[0][1], grads[1][1])
+
+
+def test_a_firing_rate_alone_trains_a_neuron():
+    """Its gradient is one number in memory, and the operators must read it as many."""
+    grads = []
+    for rate in (firing_rate, torch.mean):
+        x = torch.linspace(-1, 3, 2 * 4 * 6).view(2, 4, 6).requires_grad_()
+        rate(leaky_fire(x, torch.tensor(0.5), torch.tensor(1.0))[0]).backward()
+        grads.append(x.grad)
+    assert grads[0].abs().min() > 0
+    torch.testing.assert_close(grads[0], grads[1])

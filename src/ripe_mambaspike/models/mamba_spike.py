@@ -18,6 +18,7 @@ from ripe_mambaspike.nn.modified import Modification, find_modification, known
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
 from ripe_mambaspike.ops.pooled_rates.reference import windowed_rate
+from ripe_mambaspike.ops.spikes import firing_rate
 
 DECAY = 0.97
 
@@ -115,7 +116,7 @@ class MambaSpike(Model):
         if unknown := [name for name in observe if name != "spikes"]:
             raise ConfigError.expected("observe", "'spikes' for Mamba-Spike", repr(unknown[0]))
         spikes = self._encode(x)
-        rates = torch.stack([layer.float().mean() for layer in spikes])
+        rates = torch.stack([firing_rate(layer) for layer in spikes])
         logits = self.forward_head(self._tokens(spikes[-1]))
         observed = {f"encoder.{index}.spikes": layer for index, layer in enumerate(spikes)} if observe else {}
         return Output(nan_where_not_finite(logits, x), rates, observed=observed)

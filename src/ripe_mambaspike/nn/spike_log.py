@@ -14,6 +14,8 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.ops.spikes import firing_rate
+
 _current: ContextVar["SpikeLog | None"] = ContextVar("spike_log", default=None)
 
 
@@ -36,7 +38,7 @@ class SpikeLog:
         """The mean firing rate of every layer [layers], in float32; empty for a network without spikes."""
         if not self.entries:
             return like.new_empty(0, dtype=torch.float32)
-        return torch.stack([spikes.mean(dtype=torch.float32) for _, spikes in self.entries])
+        return torch.stack([firing_rate(spikes) for _, spikes in self.entries])
 
     def by_name(self, names: Mapping[nn.Module, str]) -> dict[str, Tensor]:
         """{"stem.0.neuron.spikes": spikes, …}; if a neuron fires several times, its later spikes are numbered."""

@@ -58,6 +58,25 @@ class _StepFastSigmoid(torch.autograd.Function):
         return grad / (1 + ctx.slope * distance.abs()).square(), None
 
 
+class _FiringRate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, spikes: Tensor) -> Tensor:
+        ctx.shape, ctx.dtype = spikes.shape, spikes.dtype
+        return spikes.mean(dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return (grad / math.prod(ctx.shape)).to(ctx.dtype).expand(ctx.shape)
+
+
+def firing_rate(spikes: Tensor) -> Tensor:
+    """The mean of all spikes [], in float32. Its gradient, the same for each spike, is not stored for each."""
+    if torch.compiler.is_exporting() or torch.compiler.is_compiling() or not spikes.requires_grad:
+        return spikes.mean(dtype=torch.float32)
+    rate: Tensor = _FiringRate.apply(spikes)
+    return rate
+
+
 def fire(distance: Tensor, sharpness: float, relaxed: bool = False) -> Tensor:
     """Spikes from `distance = U − v`: 1 where it is ≥ 0, with the paper's Eq. (atan) as gradient.
 
