@@ -140,11 +140,11 @@ def plan_block(
     if merge is not None:
         pairs = zip(merge.weight.chunk(2, 1), directions, strict=True)
         out, bias = torch.cat([part @ direction.out_proj.weight for part, direction in pairs], 1), merge.bias.to(dtype)
-    return BlockPlan(norm_affine(norm), in_proj.to(dtype), _inner_weights(directions, dtype), out.to(dtype), bias)
+    return BlockPlan(norm_affine(norm), in_proj.to(dtype), inner_weights(directions, dtype), out.to(dtype), bias)
 
 
-def _inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeights:
-    """The weights of one or two directions, stacked."""
+def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeights:
+    """The weights of one or two directions between their projections, stacked."""
 
     def stacked(name: str) -> Tensor:
         return at_least_float32(torch.stack([attrgetter(name)(direction) for direction in directions]))

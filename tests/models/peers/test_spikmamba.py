@@ -79,6 +79,25 @@ def test_the_mixer_token_by_token():
         torch.testing.assert_close(mixer(x)[0], expected, rtol=1e-9, atol=1e-9)
 
 
+def test_the_fused_scans_equal_the_modules():
+    """In training, with all gradients; a hooked direction is called as a module."""
+    mixer = small().mixer
+    x = torch.randn(2, 11, 16, requires_grad=True)
+    leaves = (x, *mixer.parameters())
+    out = mixer(x)
+    grads = torch.autograd.grad(out.square().sum(), leaves)
+    called = []
+    hook = mixer.backward_mamba.register_forward_hook(lambda *_: called.append(1))
+    expected = mixer(x)
+    expected_grads = torch.autograd.grad(expected.square().sum(), leaves)
+    assert called == [1]
+    hook.remove()
+    mixer(x)
+    assert called == [1]
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(grads, expected_grads, rtol=1e-3, atol=1e-5)
+
+
 def test_the_embedding_by_hand():
     model = checks.livelier(small()).eval().double()
     embedding, events = model.embedding, checks.loud_clips(model, dtype=torch.float64)

@@ -34,8 +34,11 @@ from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.peers.base import PeerConfig, PeerModel
 from ripe_mambaspike.models.peers.layers import SpikeMatmul, per_step, sigmoid_neuron
 from ripe_mambaspike.models.registry import register_model
-from ripe_mambaspike.nn.mamba import Mamba
+from ripe_mambaspike.nn.mamba import CausalConv1d, Mamba, inner_weights
+from ripe_mambaspike.nn.modified import find_modification, known
 from ripe_mambaspike.nn.plain_norm import PlainBatchNorm
+from ripe_mambaspike.ops.backend import backend, log_once, precision
+from ripe_mambaspike.ops.mamba_inner import mamba_inner
 
 POSITION_STD = 0.02
 Grid = tuple[int, int]
@@ -154,8 +157,25 @@ class SpikMambaMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         projected = self.in_proj(x)
+        dtype = precision(projected)
+        if backend(projected, dtype) is not None and not self._altered():
+            both = projected.to(dtype).unsqueeze(2).expand(-1, -1, 2, -1).contiguous()  # [B, L, 2, 2E]
+            with torch.autocast(x.device.type, enabled=False):
+                weights = inner_weights((self.forward_mamba, self.backward_mamba), dtype)
+                inner = mamba_inner(both, weights)[0].sum(2)
+            return self.out_proj(inner)
         forward, backward = self.forward_mamba(projected)[0], self.backward_mamba(projected.flip(1))[0]
         return self.out_proj(forward + backward.flip(1))
+
+    def _altered(self) -> bool:
+        """Whether the scans have to be called module by module; the projections always are."""
+        found = find_modification(self, (self.forward_mamba, self.backward_mamba), _TABLE)
+        if found is not None:
+            log_once(f"{found} in SpikMamba's mixer; using the reference path")
+        return found is not None
+
+
+_TABLE = known((Mamba, CausalConv1d, nn.Linear, nn.Identity))
 
 
 @register_architecture(SpikMambaConfig)
