@@ -47,6 +47,25 @@ def test_a_captured_step_equals_the_uncaptured_one(recorded, tiny, go, tmp_path,
     assert largest_difference(tmp_path / "run", recorded) < 1e-2
 
 
+def test_a_network_without_a_relaxed_pass_is_captured_once(tiny, go, tmp_path, read_log, monkeypatch):
+    """Over three epochs, whose sharpness and weights differ; its steps equal those without a graph."""
+    peer = ("model.name=cnn-gru", "model.fields={}", *ON_CUDA)
+    captured = []
+    graph = torch.cuda.CUDAGraph
+
+    def counted(*args, **kwargs):
+        captured.append(1)
+        return graph(*args, **kwargs)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", counted)
+    go(tiny(*peer, "run.validate_every=3"), tmp_path / "captured")
+    assert 1 <= len(captured) <= 3  # the step's, and those of validation and test
+    monkeypatch.undo()
+    go(tiny(*peer, "run.validate_every=3", "run.cuda_graph=off"), tmp_path / "plain")
+    logs = [losses(tmp_path / name, read_log) for name in ("captured", "plain")]
+    assert logs[0] == pytest.approx(logs[1], rel=1e-2)
+
+
 def test_clips_kept_on_the_device_are_the_clips(recorded, tiny, go, tmp_path, outcome):
     go(tiny(*ON_CUDA[::2], "data.cache=off"), tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(recorded)

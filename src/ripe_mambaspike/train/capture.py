@@ -1,10 +1,11 @@
 """A whole training step as one CUDA graph: thousands of small launches become one.
 
-The graph is for one batch shape and one set of settings; a new epoch's sharpness or loss weights need a new one. It
-captures the function that runs without it, so both take the same step.
+The graph is for one batch shape and one set of settings; a new epoch's sharpness or loss weights need a new one, unless
+the network does not use them. It captures the function that runs without it, so both take the same step.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -34,10 +35,15 @@ class CapturedStep:
         snapshot = _snapshot(model, optimizer)
         self._warm_up(settings)
         _restore(model, optimizer, snapshot)
+        self._recorded: StepSettings | None = None
         self.record(settings)
 
     def record(self, settings: StepSettings) -> None:
-        """Capture the step with other settings, without running it."""
+        """Capture the step with other settings, without running it; nothing is done where the step is the same."""
+        used = used_settings(self._model, settings)
+        if used == self._recorded:
+            return
+        self._recorded = used
         self._optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
@@ -67,6 +73,14 @@ class CapturedStep:
 def capture_step(model: Model, optimizer: Optimizer, x: Tensor, y: Tensor, settings: StepSettings) -> CapturedStep:
     """Capture the training step for batches like (x, y)."""
     return CapturedStep(model, optimizer, [(x, y)], settings)
+
+
+def used_settings(model: Model, settings: StepSettings) -> StepSettings:
+    """The settings without those that change nothing: a network with the hard pass alone has its own surrogate."""
+    if model.has_relaxed_pass:
+        return settings
+    weights = replace(settings.weights, relaxed_share=0.0, consistency=0.0)
+    return replace(settings, sharpness=StepSettings.sharpness, weights=weights)
 
 
 Snapshot = tuple[list[Tensor], dict[int, dict[str, Tensor]]]
