@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ripe_mambaspike.errors import ConfigError, DataError, InputError, Verificat
 from ripe_mambaspike.models.accuracy import Evaluation, TrainingResult
 from ripe_mambaspike.studies import run as running
 from ripe_mambaspike.studies.adopt import adopt_runs
-from ripe_mambaspike.studies.estimate import estimate_study, run_weights
+from ripe_mambaspike.studies.estimate import estimate_study, longest_first, run_weights
 from ripe_mambaspike.studies.measures import check_same_accuracy
 from ripe_mambaspike.studies.plan import plan_study
 from ripe_mambaspike.studies.results import read_results
@@ -224,6 +225,14 @@ def test_the_time_left_is_estimated_from_runs_that_have_ended(modules, gestures_
     assert estimate_study(there, list(there.runs[1:])).seconds == pytest.approx(3 * 11)
     assert run_weights(there, list(there.runs[1:])) == pytest.approx([11, 11, 11])
     assert estimate_study(there, []).seconds == 0
+
+
+def test_the_longest_runs_of_a_seed_come_first(tmp_path):
+    run = plan_study(load_study("time-order"), ["gestures-hard"], [0], out=tmp_path).runs[0]
+    runs = [replace(run, seed=seed, arm=arm) for seed, arm in ((1, "a"), (1, "b"), (0, "a"), (0, "b"), (1, "c"))]
+    ordered, weights = longest_first(runs, [1.0, 2.0, 3.0, 4.0, 2.5])
+    assert [(run.seed, run.arm) for run in ordered] == [(1, "c"), (1, "b"), (1, "a"), (0, "b"), (0, "a")]
+    assert weights == [2.5, 2.0, 1.0, 4.0, 3.0]
 
 
 def test_finished_runs_from_elsewhere_are_taken_over(modules, tmp_path):

@@ -52,13 +52,24 @@ def estimate_study(plan: StudyPlan, todo: Sequence[StudyRun], *, measure: bool =
 
 
 def run_weights(plan: StudyPlan, todo: Sequence[StudyRun]) -> list[float]:
-    """How long the runs take in comparison, for the time left; all alike where that is not known."""
+    """How long the runs take in comparison; networks that have not ended yet as long as the median of those that have.
+
+    All alike for each clip where no run has ended.
+    """
     clips = _clips(todo)
     speeds = {name: finished_speeds(plan.out / "runs" / name) for name in plan.sets}
-    found = [_seconds(run, clips[_data_key(run)], speeds[run.set], {}) for run in todo]
-    if any(one is None for one in found):
-        found = [float(clips[_data_key(run)] or 1) for run in todo]
-    return [one or 1.0 for one in found]
+    known = [one.clips_per_second for found in speeds.values() for one in found]
+    usual = statistics.median(known) if known else 1.0
+    counts = [clips[_data_key(run)] for run in todo]
+    found = [_seconds(run, count, speeds[run.set], {}) for run, count in zip(todo, counts, strict=True)]
+    return [(count or 1) / usual if one is None else one for one, count in zip(found, counts, strict=True)]
+
+
+def longest_first(todo: Sequence[StudyRun], weights: Sequence[float]) -> tuple[list[StudyRun], list[float]]:
+    """The runs of every seed, those that take longest first, so that no long one is left when the others have ended."""
+    seeds = list(dict.fromkeys(run.seed for run in todo))
+    order = sorted(range(len(todo)), key=lambda at: (seeds.index(todo[at].seed), -weights[at]))
+    return [todo[at] for at in order], [weights[at] for at in order]
 
 
 def finished_speeds(folder: Path) -> list[Speed]:

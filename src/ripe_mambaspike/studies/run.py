@@ -7,7 +7,7 @@ from pathlib import Path
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.files import make_folder, write_file
 from ripe_mambaspike.studies.adopt import adopt_runs
-from ripe_mambaspike.studies.estimate import run_weights
+from ripe_mambaspike.studies.estimate import longest_first, run_weights
 from ripe_mambaspike.studies.measures import is_measured, read_measures
 from ripe_mambaspike.studies.plan import StudyPlan, StudyRun, check_data, plan_study
 from ripe_mambaspike.studies.requests import StudyRequest, requested_plan
@@ -111,9 +111,10 @@ def _run_missing(
             todo, plan.folder, slurm, measures=study.measures, conditions=study.conditions, already=already, watch=watch
         )
         return
+    todo, weights = longest_first(todo, run_weights(plan, todo))
     run_workers(
-        todo, num_jobs, measures=study.measures, conditions=study.conditions, limit_s=limit_s,
-        weights=run_weights(plan, todo), already=already, watch=watch,
+        todo, num_jobs, measures=study.measures, conditions=study.conditions, limit_s=limit_s, weights=weights,
+        already=already, watch=watch,
     )  # fmt: skip
 
 
