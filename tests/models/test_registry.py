@@ -15,8 +15,8 @@ RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dai
 BASELINES = ["mamba-spike", "mamba-spike-nmnist", "mamba-spike-pooled"]
 PEERS = [
     "c3d", "cnn-gru", "event-mlp", "frame-cnn", "ms-resnet", "plif-net", "plif-net-cifar10dvs", "plif-net-nmnist",
-    "qkformer", "rtformer", "sdt", "sdt-v2", "spikepool", "spikepool-large", "spikformer", "spikmamba", "spikmamba-256",
-    "statten", "swformer", "tet-vggsnn", "tsm",
+    "qkformer", "rtformer", "sdt", "sdt-v2", "sdt-v2-stride4", "spikepool", "spikepool-large", "spikformer",
+    "spikmamba", "spikmamba-256", "statten", "swformer", "tet-vggsnn", "tsm",
 ]  # fmt: skip
 
 

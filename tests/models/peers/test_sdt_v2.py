@@ -3,12 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models.peers.peer_checks import leaky_by_hand, loud_network
+from tests.models.peers.peer_checks import clip, leaky_by_hand, loud_network
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.registry import meta_model, model_config
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 SMALL = {"widths": (8, 8, 16, 16), "depths": (1, 1), "num_heads": 2, "mlp_ratio": 1}
 
@@ -16,6 +17,11 @@ SMALL = {"widths": (8, 8, 16, 16), "depths": (1, 1), "num_heads": 2, "mlp_ratio"
 def test_parameters():
     """Quoted as 4.34 M for CIFAR10-DVS, with widths that nobody printed; ours are 0.5 % more."""
     assert meta_model(model_config("sdt-v2")).parameter_count() == 4_359_770
+
+
+def test_strides_change_no_parameter():
+    large, small = (meta_model(model_config(name)).state_dict() for name in ("sdt-v2", "sdt-v2-stride4"))
+    assert {key: value.shape for key, value in small.items()} == {key: value.shape for key, value in large.items()}
 
 
 @pytest.mark.parametrize(
@@ -28,13 +34,36 @@ def test_parameters_of_the_sizes_that_the_paper_prints(widths, printed):
     assert (model.parameter_count() + third_color) / 1e6 == pytest.approx(printed, abs=0.051)
 
 
-def test_sizes_of_the_stages():
-    x, sides = torch.empty(1, 2, 2, 128, 128, device="meta"), []
-    for stage in meta_model(model_config("sdt-v2")).stages:
+@pytest.mark.parametrize(
+    ("name", "side", "sides"),
+    [
+        ("sdt-v2", 128, (64, 32, 16, 8, 8)),
+        ("sdt-v2", 34, (17, 9, 5, 3, 3)),
+        ("sdt-v2-stride4", 34, (34, 34, 17, 9, 9)),
+        ("sdt-v2-stride4", 48, (48, 48, 24, 12, 12)),
+    ],
+)
+def test_sizes_of_the_stages(name, side, sides):
+    x, found = torch.empty(1, 2, 2, side, side, device="meta"), []
+    for stage in meta_model(model_config(name)).stages:
         x = stage(x)
-        sides.append((x.shape[2], x.shape[3]))
-    assert sides[::2] == [(16, 64), (32, 32), (64, 16), (128, 8), (256, 8)]
-    assert sides[1::2] == sides[::2]
+        found.append((x.shape[2], x.shape[3]))
+    assert found[::2] == list(zip((16, 32, 64, 128, 256), sides, strict=True))
+    assert found[1::2] == found[::2]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gradients_of_the_first_steps_at_34(seed):
+    """Every attention fires at the start, and the norm of the gradient stays moderate."""
+    model = create_model("sdt-v2-stride4", seed=seed)
+    x = clip(6, 34, samples=2, seed=seed)
+    observed = model.run(x, observe=("spikes",)).observed
+    fired = [bool(spikes.any()) for name, spikes in observed.items() if "attention_neuron" in name]
+    assert fired == [True] * 6
+    optimizer = make_optimizer(model, 2e-3, 0.05)
+    for _ in range(2):
+        norm = training_step(model, optimizer, x, torch.tensor([1, 7]), StepSettings(passes=1)).norm
+        assert 0.1 < float(norm) < 100
 
 
 @torch.no_grad()
@@ -79,3 +108,8 @@ def test_attention_by_hand():
 def test_widths_that_do_not_divide():
     with raises(ConfigError, "widths"):
         create_model("sdt-v2", widths=(8, 16, 20, 64))
+
+
+def test_strides_of_five_convolutions():
+    with raises(ConfigError, "strides"):
+        create_model("sdt-v2", strides=(2, 2, 2, 2))

@@ -22,6 +22,12 @@ them fit none of its sizes (15.1, 31.3 and 55.4 M with widths (64, 128, 256, 360
 512, 640) and 6 + 2 attention blocks, all of which this file reproduces). What is missing are the widths and depths.
 Decided here: half of its smallest first width, doubled at every stage, (32, 64, 128, 256), and 4 + 2 blocks: 4.36 M.
 The head reads the mean of SN(u) over the tokens, as the first version's; the release reads the mean of u instead.
+
+`sdt-v2-stride4` is for inputs of 34×34 to 48×48: the first two strides are 1, all parameters stay. It has 9×9 to 12×12
+tokens, where stride 16 has 3×3; behind the first stage its maps are those of stride 16 at 128×128 to 192×192. This is
+decided here, since the authors have no form for such inputs and stride 16 does not train on them: what SN₀.₅ reads
+grows with the number of tokens, and on nine it never fires when training begins. The norms behind it then have a
+variance of zero and multiply gradients by up to 300 each, and after six blocks the gradient exceeds float32.
 """
 
 from collections.abc import Iterable
@@ -59,6 +65,7 @@ class SdtV2Config(PeerConfig):
 
     widths: tuple[int, int, int, int] = (32, 64, 128, 256)  # channels of the stages
     depths: tuple[int, int] = (4, 2)  # attention blocks of the last two stages
+    strides: tuple[int, int, int, int, int] = (2, 2, 2, 2, 1)  # of the convolution at the input and of the others
     num_heads: int = 8
     mlp_ratio: int = 4  # width inside the MLP and the channel convolution
 
@@ -66,6 +73,7 @@ class SdtV2Config(PeerConfig):
         super().__post_init__()
         self._check_counts("widths", 4)
         self._check_counts("depths", 2)
+        self._check_counts("strides", 5)
         self._check_count("num_heads", "mlp_ratio")
         if self.widths[0] % 2 or self.widths[2] % self.num_heads or self.widths[3] % self.num_heads:
             self._refuse("widths", f"an even one, any, and two multiples of num_heads {self.num_heads}")
@@ -179,6 +187,7 @@ class SdtV2(PeerModel[SdtV2Config]):
     def __init__(self, config: SdtV2Config, name: str) -> None:
         super().__init__(config, name)
         first, second, third, fourth = config.widths
+        strides = config.strides
 
         def conv_blocks(width: int, depth: int) -> SdtV2Shortcuts:
             hidden = config.mlp_ratio * width
@@ -191,15 +200,15 @@ class SdtV2(PeerModel[SdtV2Config]):
             return SdtV2Shortcuts(chain.from_iterable(pairs))
 
         self.stages = nn.Sequential(
-            ConvNorm(2, first // 2, 7, 2, bias=True),
+            ConvNorm(2, first // 2, 7, strides[0], bias=True),
             conv_blocks(first // 2, 1),
-            SdtV2Down(first // 2, first, 2),
+            SdtV2Down(first // 2, first, strides[1]),
             conv_blocks(first, 1),
-            SdtV2Down(first, second, 2),
+            SdtV2Down(first, second, strides[2]),
             conv_blocks(second, 2),
-            SdtV2Down(second, third, 2),
+            SdtV2Down(second, third, strides[3]),
             attention_blocks(third, config.depths[0]),
-            SdtV2Down(third, fourth, 1),
+            SdtV2Down(third, fourth, strides[4]),
             attention_blocks(fourth, config.depths[1]),
         )
         self.neuron = sigmoid_neuron()
@@ -213,3 +222,8 @@ class SdtV2(PeerModel[SdtV2Config]):
 @register_model("sdt-v2")
 def sdt_v2() -> ModelConfig:
     return SdtV2Config(num_classes=10, time_steps=10)
+
+
+@register_model("sdt-v2-stride4")
+def sdt_v2_stride4() -> ModelConfig:
+    return SdtV2Config(num_classes=10, time_steps=10, in_size=(34, 34), strides=(1, 1, 2, 2, 1))
