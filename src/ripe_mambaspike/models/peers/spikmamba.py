@@ -161,6 +161,7 @@ class SpikMambaMixer(nn.Module):
 @register_architecture(SpikMambaConfig)
 class SpikMamba(PeerModel[SpikMambaConfig]):
     one_size = True
+    answers_once = True
 
     def __init__(self, config: SpikMambaConfig, name: str) -> None:
         super().__init__(config, name)
