@@ -157,14 +157,14 @@ def test_a_step_with_another_loss(monkeypatch):
 @pytest.mark.parametrize(
     ("bench", "options", "field"),
     [
-        (bench_infer, replace(INFER, models=["no-such-net"]), "model"),
+        (bench_infer, replace(INFER, models=["no-such-net"]), "--models"),
         (bench_infer, replace(INFER, model="nmnist"), "--model"),
         (bench_infer, replace(INFER, baseline="none"), "--baseline"),
         (bench_infer, replace(INFER, reference=False), "--reference"),
         (bench_infer, replace(INFER, in_size=4), "--in-size"),
         (bench_infer, replace(INFER, batches=[0]), "--batches"),
         (bench_train, replace(TRAIN, reference=False), "--reference"),
-        (bench_train, replace(TRAIN, models=[TOY, "no-such-net"]), "model"),
+        (bench_train, replace(TRAIN, models=[TOY, "no-such-net"]), "--models"),
         (bench_train, replace(TRAIN, batch=0), "--batch"),
     ],
 )

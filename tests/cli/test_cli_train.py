@@ -332,6 +332,7 @@ def test_a_finished_run_is_not_changed(ripe, words, whole):
         (["synthgesture", "--set", "model.name=mamba_spike"], ["model.name"]),
         (["synthgesture", "--resume", "perhaps"], ["--resume", "perhaps"]),
         (["synthgesture", "--set", "data.root=nowhere"], ["nowhere", "ripe sim make synthgesture"]),
+        (["sim-cifar10"], ["data/sim-cifar10", "ripe sim make sim-cifar10", "--images"]),
         (["dvsgesture"], ["data/dvsgesture", "ripe data prepare dvsgesture"]),
         ([], ["RECIPE"]),
     ],

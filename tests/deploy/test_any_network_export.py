@@ -7,17 +7,20 @@ import torch
 from tests.raising import raises
 from tests.toy_network import SMALL, TOY, Toy, make_small
 
-from ripe_mambaspike import export, from_pretrained
+from ripe_mambaspike import create_model, export, from_pretrained, list_models
 from ripe_mambaspike.deploy.export.graph import make_graph
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
 from ripe_mambaspike.deploy.export.registry import ExportOptions, export_format, export_formats
 from ripe_mambaspike.deploy.export.run import CLIP, load_exported
 from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
+from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.ops.mamba_inner import traced_scan
 
 STEPS, SIDE = 3, 18
+OTHERS = [name for name in list_models() if model_config(name).architecture != "ripe-mambaspike"]
+FAST = {"cnn-gru", "event-mlp"}
 pytestmark = pytest.mark.usefixtures("toy")
 
 
@@ -50,6 +53,15 @@ def test_the_onnx_file_gives_the_networks_logits_for_any_batch(name, clips, tmp_
     with raises(InputError, "clips", mentions=(SIDE, SIDE + 2)):
         run(synthetic_clip(STEPS, SIDE + 2, SIDE + 2))
     assert model.config.architecture in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in OTHERS])
+def test_every_network_is_traced_for_any_batch(name):
+    model = create_model(name, seed=0, time_steps=2, in_size=32, num_classes=4).eval()
+    program = trace_graph(make_graph("clip", model, 32, 32))
+    with torch.no_grad():
+        for batch in (1, 3):
+            assert program.module(check_guards=False)(synthetic_clip(2, 32, 32, batch)).shape[0] == batch
 
 
 @pytest.mark.slow

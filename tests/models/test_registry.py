@@ -8,8 +8,9 @@ from tests.raising import raises
 
 from ripe_mambaspike import create_model, list_models
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.registry import build, model_config
+from ripe_mambaspike.models.registry import build, meta_model, model_config
 from ripe_mambaspike.models.synthetic import synthetic_clip
+from ripe_mambaspike.ops.backend import kernels
 
 RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 BASELINES = ["mamba-spike", "mamba-spike-nmnist", "mamba-spike-pooled"]
@@ -47,6 +48,14 @@ def test_every_baseline_runs(name):
     assert out.logits.shape == (1, 1, 10)
     assert out.logits.isfinite().all()
     assert out.rates.shape == (3,)
+
+
+@pytest.mark.parametrize("name", RIPE + BASELINES + PEERS)
+def test_who_answers_once_says_so(name):
+    model = meta_model(model_config(name, time_steps=3, in_size=64), name=name).eval()
+    with torch.no_grad(), kernels("off"):  # there are none on the meta device
+        logits = model(torch.empty(2, 3, 2, 64, 64, device="meta"))
+    assert logits.shape == (2, 1 if model.answers_once else 3, model.num_classes)
 
 
 @pytest.mark.parametrize("name", RIPE)

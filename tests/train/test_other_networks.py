@@ -11,6 +11,7 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.train.callback import TrainingStopped
+from ripe_mambaspike.train.network import unused_settings
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
 
 NETWORKS = {
@@ -26,7 +27,9 @@ def test_trained_and_reloaded(tiny, go, read_log, watching, tmp_path, name):
     result = go(tiny(f"model.name={name}", NETWORKS[name]), tmp_path / "run", callback)
     saved = from_pretrained(tmp_path / "run" / "best")
     assert result["parameters"] == dict.fromkeys(("training", "deployed"), saved.parameter_count())
-    wanted = {"loss.passes"} if name != "event-mlp" else {"loss.passes", "loss.rates"}
+    wanted = {"loss.passes", "loss.spread", "schedule.sharpness_start, schedule.sharpness_end"}
+    if name == "event-mlp":
+        wanted.add("loss.rates")
     for lines in (result["left_out"], callback.lines):
         assert wanted <= {line.partition(":")[0] for line in lines}
     rows = read_log(tmp_path / "run")
@@ -55,6 +58,12 @@ def test_a_stopped_run_ends_with_the_same_bits(tiny, go, watching, outcome, tmp_
 
 def test_all_of_ours_is_used(finished):
     assert json.loads((finished / "result.json").read_text())["left_out"] == []
+
+
+def test_steps_of_the_logits_decide_about_the_spread():
+    model = create_model("cnn-gru", channels=(4, 4, 4), hidden_size=4, in_size=16, time_steps=2)
+    left_out = [line.partition(":")[0] for line in unused_settings(load_recipe("dvsgesture"), model)]
+    assert left_out == ["loss.passes", "loss.rates", "schedule.sharpness_start, schedule.sharpness_end"]
 
 
 def test_a_relaxed_pass_is_not_made_up():

@@ -14,6 +14,7 @@ from ripe_mambaspike.bench.network import (
     Progress,
     batches_of,
     captured,
+    check_models,
     check_sizes,
     clips,
     compared_configs,
@@ -41,6 +42,7 @@ class MachineRates(NamedTuple):
 
 def compare_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, Any]:
     """One row per network, precision and batch size; a network that runs out of memory says so in its row."""
+    check_models(options.models)
     refuse_with_models(options, "model", "baseline", "reference")
     device = choose_device(options.device)
     batches, repeats = batches_of(options.batches, device), repeats_of(options.repeats, device)

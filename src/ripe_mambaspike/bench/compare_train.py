@@ -11,6 +11,7 @@ from ripe_mambaspike.bench.memory import explain_out_of_memory, lacks_memory
 from ripe_mambaspike.bench.network import (
     SEED,
     Progress,
+    check_models,
     clips,
     common_fields,
     compared_configs,
@@ -32,6 +33,7 @@ from ripe_mambaspike.train.step import training_step
 
 def compare_train(options: TrainOptions, progress: Progress = quiet) -> dict[str, Any]:
     """One row per network; a network without a relaxed pass takes the hard one alone, and its row says so."""
+    check_models(options.models)
     refuse_with_models(options, "reference")
     chosen = choose_step(options)
     like = resized_config(chosen.name, options.time_steps, options.in_size)

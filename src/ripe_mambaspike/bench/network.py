@@ -14,11 +14,12 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
-from ripe_mambaspike.models.registry import create_model, model_config
+from ripe_mambaspike.models.registry import create_model, list_models, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import has_running_statistics, recalibrate
 from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.own_modules import unknown_name
 
 SEED = 0
 CALIBRATION_SIDE = 34  # small: statistics depend little on the size of the clip
@@ -116,6 +117,14 @@ def compared_configs(names: Sequence[str], like: ModelConfig) -> dict[str, Model
     for config in configs.values():
         config.check_size()
     return configs
+
+
+def check_models(names: Sequence[str]) -> None:
+    """Raise for a name that --models does not know."""
+    known = list_models()
+    for name in names:
+        if name not in known:
+            raise unknown_name("--models", name, known)
 
 
 def refuse_with_models(options: BenchOptions, *fields: str) -> None:

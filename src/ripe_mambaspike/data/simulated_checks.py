@@ -20,7 +20,7 @@ def check_made(
         raise ConfigError.expected("dataset", f"one of {', '.join(known)}", repr(name))
     prepared = PREPARATIONS[name]
     if images is None and prepared.needs_pictures:
-        raise ConfigError.expected("images", f"{known[name].files} for {name}", images)
+        raise ConfigError.expected("images", f"{known[name].files} for {name}", "none")
     if images is not None and not prepared.needs_pictures:
         raise ConfigError.expected("images", f"no pictures for {name}", str(images))
     side = prepared.side if size is None else size

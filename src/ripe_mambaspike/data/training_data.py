@@ -12,6 +12,7 @@ from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.listing import SPLITS, TEST, TRAIN, UNSPLIT, VALIDATION
 from ripe_mambaspike.data.loading import EventDataset, load_dataset
+from ripe_mambaspike.data.sets.preparations import PREPARATIONS
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.settings import DataSettings, resolved_grid, root_of, with_grid
 from ripe_mambaspike.data.store import CURRENT, EventStore, open_store, store_keys
@@ -180,6 +181,7 @@ def _check_prepared(name: str, root: Path) -> None:
     if not there:
         command = f"ripe sim make {name} --out {root}" if simulated else f"ripe data prepare {name} --root {root}"
         command += " --test-share 0.2" * (name == "folder")
+        command += " --images PICTURES" * (simulated and PREPARATIONS[name].needs_pictures)
         hint = f"run `{command}` first, or set data.root"
         raise DataError.expected("data.root", f"a prepared {name}", "none", path=root, hint=hint)
 

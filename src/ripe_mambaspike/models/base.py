@@ -87,6 +87,7 @@ class Model(nn.Module):
     labels: Labels | None = None  # class names and the binning it was trained on, if known
     package_methods: ClassVar[Mapping[str, Any]]  # methods of the package's own class, to detect overrides
     has_relaxed_pass: ClassVar[bool] = False  # whether it can replace spikes by sigmoids
+    answers_once: ClassVar[bool] = False  # whether its logits are those of the whole clip [B, 1, num_classes]
 
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()

@@ -73,6 +73,7 @@ class MambaSpike(Model):
     """Its head reads the mean over the steps, so the logits have a single step: [B, 1, classes]."""
 
     config: MambaSpikeConfig
+    answers_once = True
 
     def __init__(self, config: MambaSpikeConfig, name: str) -> None:
         super().__init__(config, name)

@@ -43,6 +43,11 @@ def unused_settings(recipe: Recipe, model: Model) -> list[str]:
         unused.append(f"loss.passes: '{model.name}' has no relaxed pass; trained with the hard pass alone")
     if not model.num_spiking_layers() and recipe.loss.rates:
         unused.append(f"loss.rates: '{model.name}' has no spikes")
+    if model.answers_once and recipe.loss.spread:
+        unused.append(f"loss.spread: '{model.name}' answers once for all steps")
+    if type(model).run_passes is Model.run_passes:  # which ignores the sharpness of a ForwardMode
+        own = "has a surrogate gradient of its own" if model.num_spiking_layers() else "has no spikes"
+        unused.append(f"schedule.sharpness_start, schedule.sharpness_end: '{model.name}' {own}")
     if not isinstance(model, RipeMambaSpike) and recipe.optimizer.tdm_lr_scale != 1:
         unused.append(f"optimizer.tdm_lr_scale: '{model.name}' has no temporal filters")
     return unused + unused_by_start(recipe, model)

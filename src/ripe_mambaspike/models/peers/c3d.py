@@ -62,6 +62,7 @@ def _halved(size: int, times: int) -> int:
 @register_architecture(C3dConfig)
 class C3d(PeerModel[C3dConfig]):
     one_size = True
+    answers_once = True
 
     def __init__(self, config: C3dConfig, name: str) -> None:
         super().__init__(config, name)

@@ -49,7 +49,7 @@ class CnnGruUnit(nn.Module):
     def forward(self, x: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         inputs = self.input_proj(x)
         hidden = self.recurrent_proj.in_features
-        state = inputs.new_zeros(len(x), hidden) if initial_state is None else initial_state
+        state = inputs.new_zeros(x.shape[0], hidden) if initial_state is None else initial_state
         states = []
         for from_input in inputs.unbind(1):
             reset_in, update_in, new_in = from_input.chunk(3, -1)

@@ -29,6 +29,8 @@ class EventMlpConfig(PeerConfig):
 
 @register_architecture(EventMlpConfig)
 class EventMlp(PeerModel[EventMlpConfig]):
+    answers_once = True
+
     def __init__(self, config: EventMlpConfig, name: str) -> None:
         super().__init__(config, name)
         self.norm = nn.LayerNorm(2 * config.grid_size**2)

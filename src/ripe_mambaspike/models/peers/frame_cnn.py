@@ -49,6 +49,8 @@ class FrameCnnBlock(nn.Module):
 
 @register_architecture(FrameCnnConfig)
 class FrameCnn(PeerModel[FrameCnnConfig]):
+    answers_once = True
+
     def __init__(self, config: FrameCnnConfig, name: str) -> None:
         super().__init__(config, name)
         widths = config.channels

@@ -77,6 +77,8 @@ class MsResNetBlock(nn.Module):
 
 @register_architecture(MsResNetConfig)
 class MsResNet(PeerModel[MsResNetConfig]):
+    answers_once = True
+
     def __init__(self, config: MsResNetConfig, name: str) -> None:
         super().__init__(config, name)
         self.stem = _conv_norm(2, config.channels[0], 7, 2)

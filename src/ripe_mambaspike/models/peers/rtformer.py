@@ -154,6 +154,8 @@ class RtformerBlock(nn.Module):
 
 @register_architecture(RtformerConfig)
 class Rtformer(PeerModel[RtformerConfig]):
+    answers_once = True
+
     def __init__(self, config: RtformerConfig, name: str) -> None:
         super().__init__(config, name)
         width = config.width

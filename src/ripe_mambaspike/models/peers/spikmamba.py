@@ -181,6 +181,7 @@ _TABLE = known((Mamba, CausalConv1d, nn.Linear, nn.Identity))
 @register_architecture(SpikMambaConfig)
 class SpikMamba(PeerModel[SpikMambaConfig]):
     one_size = True
+    answers_once = True
 
     def __init__(self, config: SpikMambaConfig, name: str) -> None:
         super().__init__(config, name)

@@ -76,6 +76,8 @@ class TsmBlock(nn.Module):
 
 @register_architecture(TsmConfig)
 class Tsm(PeerModel[TsmConfig]):
+    answers_once = True
+
     def __init__(self, config: TsmConfig, name: str) -> None:
         super().__init__(config, name)
         self.stem = ConvNorm(2, config.channels[0], 7, 2)
