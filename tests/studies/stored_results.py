@@ -2,6 +2,19 @@
 
 import json
 
+from ripe_mambaspike.train.recipes import save_recipe
+
+RESULT = {
+    "format": "ripe-result", "version": 1, "name": "x", "protocol": "validation", "picked_on": "val", "epoch": 1,
+    "set": "gestures-hard", "partition": None, "n": 200, "parameters": {"training": 1500000, "deployed": 870000},
+    "clips": {"train": 1100, "val": 100, "test": 200}, "seconds": 66.0, "commit": "abc",
+}  # fmt: skip
+MEASURES = {
+    "format": "ripe-measures", "version": 1, "n": 200, "device": "H200", "torch": "2", "conditions": {},
+    "measured": ["cost"],
+    "cost": {"gflop": 1.0, "synaptic_operations_m": 2.0, "microjoules": 3.0, "dense_microjoules": 4.0},
+}  # fmt: skip
+
 
 def summary(*values):
     n, mean = len(values), sum(values) / len(values)
@@ -74,3 +87,10 @@ def store_costs(folder, name="2026-11-18-h200-paper.json", **more):
     path = folder / name
     path.write_text(json.dumps(measured(**more)))
     return path
+
+
+def write_run(run, top1, **measures):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    save_recipe(run.recipe, run.folder / "recipe.yaml")
+    (run.folder / "result.json").write_text(json.dumps({**RESULT, "top1": top1, "seed": run.seed}))
+    (run.folder / "measures.json").write_text(json.dumps({**MEASURES, "top1": top1, **measures}))

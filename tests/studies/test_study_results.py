@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.studies.stored_results import MEASURES, RESULT, write_run
 
 from raising import raises
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, VerificationError
@@ -24,23 +25,6 @@ from ripe_mambaspike.studies.study_tables import study_markdown
 from ripe_mambaspike.train.recipes import save_recipe
 
 ACCURACIES = {"mamba": [0.80, 0.82, 0.81], "gru": [0.70, 0.71, 0.72], "conv1d": [0.81, 0.80, 0.82], "none": [0.5]}
-RESULT = {
-    "format": "ripe-result", "version": 1, "name": "x", "protocol": "validation", "picked_on": "val", "epoch": 1,
-    "set": "gestures-hard", "partition": None, "n": 200, "parameters": {"training": 1500000, "deployed": 870000},
-    "clips": {"train": 1100, "val": 100, "test": 200}, "seconds": 66.0, "commit": "abc",
-}  # fmt: skip
-MEASURES = {
-    "format": "ripe-measures", "version": 1, "n": 200, "device": "H200", "torch": "2", "conditions": {},
-    "measured": ["cost"],
-    "cost": {"gflop": 1.0, "synaptic_operations_m": 2.0, "microjoules": 3.0, "dense_microjoules": 4.0},
-}  # fmt: skip
-
-
-def write_run(run, top1, **measures):
-    run.folder.mkdir(parents=True, exist_ok=True)
-    save_recipe(run.recipe, run.folder / "recipe.yaml")
-    (run.folder / "result.json").write_text(json.dumps({**RESULT, "top1": top1, "seed": run.seed}))
-    (run.folder / "measures.json").write_text(json.dumps({**MEASURES, "top1": top1, **measures}))
 
 
 @pytest.fixture

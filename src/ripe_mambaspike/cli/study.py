@@ -50,6 +50,8 @@ class StudyCommand:
     """Fields of every recipe, for example: --set schedule.epochs=3."""
     reuse: Annotated[list[Path], option("DIR")] = field(default_factory=list)
     """Folders with finished runs of ripe train or ripe seeds, to copy those that the study needs."""
+    add: Annotated[list[Path], option("FILE")] = field(default_factory=list)
+    """results.json files of other machines: their runs count as ended, also in later calls, and are in the tables."""
     latency: Annotated[Path | None, option("FILE")] = None
     """A JSON file with milliseconds of a clip, {"cuda": {"ours": 1.2}}, or such a document by set, for the tables."""
     plan: Flag = False
@@ -78,7 +80,7 @@ class StudyCommand:
                 results = run_study(
                     self.name, self.on, self.seeds, root=self.root, out=out, num_jobs=self.jobs, slurm=self.slurm,
                     limit_s=self.limit, settings=self.set, arms=self.arms, every_arm=self.all, latency=self.latency,
-                    reuse=self.reuse, report_only=self.report, watch=_watcher(update, self.json),
+                    reuse=self.reuse, add=self.add, report_only=self.report, watch=_watcher(update, self.json),
                 )  # fmt: skip
             except KeyboardInterrupt:
                 print_message(f"stopped; the runs are saved in {printable(out)}, and the same command continues")
@@ -106,6 +108,7 @@ class StudyCommand:
     def _plan(self) -> int:
         from ripe_mambaspike.studies.estimate import estimate_study
         from ripe_mambaspike.studies.plan import missing_data, plan_study
+        from ripe_mambaspike.studies.records import add_runs
         from ripe_mambaspike.studies.run import DEFAULT_OUT, missing_runs
         from ripe_mambaspike.studies.study import load_study
 
@@ -113,12 +116,13 @@ class StudyCommand:
             load_study(self.name), self.on, self.seeds, out=self.out or DEFAULT_OUT, root=self.root, settings=self.set,
             arms=self.arms, every_arm=self.all,
         )  # fmt: skip
+        add_runs(plan, self.add)
         todo = missing_runs(plan)
         estimate = estimate_study(plan, todo, measure=self.measure)
         seconds = None if estimate.seconds is None else estimate.seconds / (self.jobs or 1)
         if self.json:
             left = {"runs": estimate.runs, "clips": estimate.clips, "seconds": seconds, "source": estimate.source}
-            print_json({**plan.to_dict(), "left": left})
+            print_json({**plan.to_dict({run.folder for run in todo}), "left": left})
             return 0
         _show_plan(plan, {run.folder for run in todo})
         for problem in missing_data(plan):

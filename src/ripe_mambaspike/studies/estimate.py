@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.accuracy import read_result
 from ripe_mambaspike.studies.plan import StudyPlan, StudyRun, training_clips
+from ripe_mambaspike.studies.records import read_added
 from ripe_mambaspike.train.callback import SilentCallback, TrainingStopped
 from ripe_mambaspike.train.recipes import load_recipe
 from ripe_mambaspike.train.run import train
@@ -57,12 +58,20 @@ def run_weights(plan: StudyPlan, todo: Sequence[StudyRun]) -> list[float]:
     All alike for each clip where no run has ended.
     """
     clips = _clips(todo)
+    elsewhere: dict[str, list[float]] = {}
+    for record in read_added(plan.folder).values():
+        elsewhere.setdefault(record.recipe, []).append(record.seconds)
     speeds = {name: finished_speeds(plan.out / "runs" / name) for name in plan.sets}
     known = [one.clips_per_second for found in speeds.values() for one in found]
     usual = statistics.median(known) if known else 1.0
     counts = [clips[_data_key(run)] for run in todo]
     found = [_seconds(run, count, speeds[run.set], {}) for run, count in zip(todo, counts, strict=True)]
-    return [(count or 1) / usual if one is None else one for one, count in zip(found, counts, strict=True)]
+    return [
+        (statistics.median(elsewhere[run.key]) if run.key in elsewhere else (count or 1) / usual)
+        if one is None
+        else one
+        for run, one, count in zip(todo, found, counts, strict=True)
+    ]
 
 
 def longest_first(todo: Sequence[StudyRun], weights: Sequence[float]) -> tuple[list[StudyRun], list[float]]:

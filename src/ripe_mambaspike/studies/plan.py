@@ -6,7 +6,7 @@ does not change the result. So studies that contain the same run share it, and a
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -94,9 +94,8 @@ class StudyPlan:
         found = {run.folder: finished_result(run.job, run.recipe) for run in self.distinct}
         return {folder: result for folder, result in found.items() if result is not None}
 
-    def to_dict(self) -> dict[str, Any]:
-        """For a JSON document."""
-        ended = self.finished()
+    def to_dict(self, left: Collection[Path]) -> dict[str, Any]:
+        """For a JSON document; `left` are the folders of the runs that are still to do."""
         return {
             "study": self.study.name,
             "sets": list(self.sets),
@@ -104,7 +103,7 @@ class StudyPlan:
             "arms": list(self.arms),
             "runs": [
                 {"set": run.set, "arm": run.arm, "seed": run.seed, "folder": str(run.folder),
-                 "ended": run.folder in ended}
+                 "ended": run.folder not in left}
                 for run in self.runs
             ],
             "left_out": [{"set": one.set, "arm": one.arm, "reason": one.reason} for one in self.left_out],

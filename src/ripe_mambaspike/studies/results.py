@@ -12,7 +12,6 @@ import msgspec
 from ripe_mambaspike.commit import commit
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import write_file
-from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.schema import convert, read_json
 from ripe_mambaspike.studies.comparison import (
     Effect,
@@ -23,8 +22,9 @@ from ripe_mambaspike.studies.comparison import (
     summarize_values,
 )
 from ripe_mambaspike.studies.conditions import parse_condition
-from ripe_mambaspike.studies.measures import RunCost, RunMeasures, read_measures
+from ripe_mambaspike.studies.measures import RunCost
 from ripe_mambaspike.studies.plan import StudyPlan, StudyRun
+from ripe_mambaspike.studies.records import RunRecord, ended_records
 from ripe_mambaspike.studies.study import COUNTERPARTS, Arm, Study
 from ripe_mambaspike.train.statistics import holm_adjusted
 
@@ -98,32 +98,23 @@ class StudyResults(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     hours: float  # of training, all runs together
     sets: list[SetResult]
+    runs: list[RunRecord] = []
 
     def to_dict(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)
 
 
-class _Ended(msgspec.Struct, frozen=True):
-    run: StudyRun
-    result: TrainingResult
-    measures: RunMeasures
-
-
-def _read_ended(run: StudyRun) -> _Ended | None:
-    """A run counts when its saved network was evaluated again with the same result."""
-    result, measures = read_result(run.folder), read_measures(run.folder)
-    if result is None or measures is None or (result.top1, result.n) != (measures.top1, measures.n):
-        return None
-    return _Ended(run, result, measures)
+Ended = tuple[StudyRun, RunRecord]
 
 
 def collect_results(plan: StudyPlan, latencies: Latencies | None = None) -> StudyResults:
     """Of all runs that have ended and were evaluated again with the same result."""
     study = plan.study
-    ended = [one for run in plan.runs if (one := _read_ended(run)) is not None]
-    distinct = {one.run.folder: one for one in ended}
+    ended = ended_records(plan, plan.runs)
+    distinct = {run.folder: record for run, record in ended}
     failed = [run for run in plan.distinct if run.error_file.exists() and run.folder not in distinct]
     devices = {one.measures.device for one in distinct.values()}
+    commits = {one.commit for one in distinct.values() if one.commit}
     return StudyResults(
         study=study.name,
         title=study.title,
@@ -135,13 +126,14 @@ def collect_results(plan: StudyPlan, latencies: Latencies | None = None) -> Stud
         settings=list(plan.settings),
         written=time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         commit=commit(),
-        trained_at=sorted({one.result.commit for one in distinct.values() if one.result.commit}),
+        trained_at=sorted(commits),
         devices=sorted(devices),
         planned=len(plan.distinct),
         ended=len(distinct),
         failed=len(failed),
-        hours=sum(one.result.seconds for one in distinct.values()) / 3600,
+        hours=sum(one.seconds for one in distinct.values()) / 3600,
         sets=[_set_result(plan, name, ended, _of_set(latencies or {}, name)) for name in plan.sets],
+        runs=list(distinct.values()),
     )
 
 
@@ -150,10 +142,10 @@ def _of_set(latencies: Latencies, name: str) -> Mapping[str, Mapping[str, float]
 
 
 def _set_result(
-    plan: StudyPlan, name: str, ended: Sequence[_Ended], latencies: Mapping[str, Mapping[str, float]]
+    plan: StudyPlan, name: str, ended: Sequence[Ended], latencies: Mapping[str, Mapping[str, float]]
 ) -> SetResult:
     study = plan.study
-    here = [one for one in ended if one.run.set == name]
+    here = [one for one in ended if one[0].set == name]
     runs = [run for run in plan.runs if run.set == name]
     first = next((run for run in runs if run.arm == study.reference), runs[0])
     dataset = first.recipe.data.dataset
@@ -168,11 +160,11 @@ def _set_result(
         arm if arm.effect is None else _replace(arm, effect=_replace(arm.effect, p_holm=p))
         for arm, p in zip(arms, adjusted, strict=True)
     ]
-    result = next((one.result for one in here if one.run.arm == study.reference), None)
+    record = next((record for run, record in here if run.arm == study.reference), None)
     return SetResult(
         set=name, dataset=dataset, counterpart=COUNTERPARTS.get(dataset), protocol=first.recipe.run.protocol,
-        epochs=first.recipe.schedule.epochs, clips=result.clips if result else {},
-        store=result.store if result else None, arms=arms, left_out=left_out,
+        epochs=first.recipe.schedule.epochs, clips=record.clips if record else {},
+        store=record.store if record else None, arms=arms, left_out=left_out,
     )  # fmt: skip
 
 
@@ -180,23 +172,24 @@ def _arm_result(
     study: Study,
     arm: Arm,
     runs: Sequence[StudyRun],
-    here: Sequence[_Ended],
+    here: Sequence[Ended],
     dataset: str,
     latencies: Mapping[str, Mapping[str, float]],
 ) -> ArmResult:
-    mine = [one for one in here if one.run.arm == arm.name]
-    ours = summarize_values([100 * one.result.tested_top1 for one in mine])
-    reference = summarize_values([100 * one.result.tested_top1 for one in here if one.run.arm == study.reference])
+    mine = sorted((one for one in here if one[0].arm == arm.name), key=lambda one: one[0].seed)
+    records = [record for _, record in mine]
+    ours = summarize_values([100 * one.measures.top1 for one in records])
+    reference = summarize_values([100 * record.measures.top1 for run, record in here if run.arm == study.reference])
     effect = None
     if arm.name != study.reference:
         effect = effect_of(ours.values if ours else (), reference.values if reference else ())
-    measured = [one.measures for one in mine]
+    measured = [one.measures for one in records]
     wanted = study.measures  # another study that shares these runs may have measured more
     rates = [one.rates for one in measured if one.rates is not None and "rates" in wanted]
     costs = [one.cost for one in measured if one.cost is not None and "cost" in wanted]
     speeds = [one.clips_per_second for one in measured if one.clips_per_second is not None and "speed" in wanted]
     layers = [one.layers for one in rates]
-    done = {one.run.seed for one in mine}
+    done = {run.seed for run, _ in mine}
     left = [run for run in runs if run.seed not in done]
     failed = {str(run.seed): run.error_file.read_text("utf-8", "replace") for run in left if run.error_file.exists()}
     names = [str(parse_condition(text)) for text in study.conditions]
@@ -209,8 +202,8 @@ def _arm_result(
         top1=ours,
         effect=effect,
         paper=compare_with_paper(study, arm, dataset, ours, reference, effect),
-        parameters=mine[0].result.parameters if mine else {},
-        seconds=sum(one.result.seconds for one in mine),
+        parameters=records[0].parameters if records else {},
+        seconds=sum(one.seconds for one in records),
         clips_per_second=summarize_values(speeds),
         rate=summarize_values([one.mean for one in rates if one.mean is not None]),
         rate_by_layer=[statistics.fmean(column) for column in zip(*layers, strict=True)],
@@ -225,7 +218,7 @@ def _arm_result(
         },
         missing=[run.seed for run in left if str(run.seed) not in failed],
         failed=failed,
-        unused=sorted({text for one in mine for text in one.result.left_out}),
+        unused=sorted({text for one in records for text in one.unused}),
     )
 
 

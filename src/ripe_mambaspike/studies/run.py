@@ -4,12 +4,13 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.files import make_folder, write_file
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.studies.adopt import adopt_runs
 from ripe_mambaspike.studies.estimate import longest_first, run_weights
 from ripe_mambaspike.studies.measures import is_measured, read_measures
 from ripe_mambaspike.studies.plan import StudyPlan, StudyRun, check_data, plan_study
+from ripe_mambaspike.studies.records import add_runs, added_to, make_results_folder, read_added
 from ripe_mambaspike.studies.requests import StudyRequest, requested_plan
 from ripe_mambaspike.studies.results import StudyResults, collect_results, read_latencies, write_results
 from ripe_mambaspike.studies.runner import Watch, run_on_slurm, run_workers
@@ -48,6 +49,7 @@ def run_study(
     every_arm: bool = False,
     latency: str | Path | None = None,
     reuse: Sequence[str | Path] = (),
+    add: Sequence[str | Path] = (),
     report_only: bool = False,
     watch: Watch = lambda progress, outcome: None,
 ) -> StudyResults:
@@ -69,6 +71,7 @@ def run_study(
         arms: only these and the reference; `every_arm` adds those that are extra
         latency: a JSON file with milliseconds by device and arm, or by set, device and arm, for the tables
         reuse: folders with finished runs of `ripe train`, which are copied where the study needs the same ones
+        add: results.json files of other machines, or folders with one: their runs count as ended, also in later calls
         report_only: run nothing, and write the results of what has ended
         watch: is called with the progress, and with every run that has ended
     """
@@ -80,13 +83,11 @@ def run_study(
     )  # fmt: skip
     latencies = None if latency is None else read_latencies(Path(latency))
     adopt_runs(plan, [Path(folder) for folder in reuse])
+    add_runs(plan, [Path(file) for file in add])
     todo = [] if report_only else missing_runs(plan)
     if todo:
         check_data(plan)
-    try:
-        make_folder(plan.folder)
-    except OSError as error:
-        raise InputError.expected("out", "a folder that can be written", error, path=plan.folder) from error
+    make_results_folder(plan)
     asked = StudyRequest(
         sets=tuple(on), seeds=plan.seeds, arms=tuple(arms), every_arm=every_arm, settings=tuple(settings)
     )
@@ -119,13 +120,15 @@ def _run_missing(
 
 
 def missing_runs(plan: StudyPlan) -> list[StudyRun]:
-    """The runs that have not ended, or of which something is not measured yet."""
-    ended, study = plan.finished(), plan.study
-    return [
-        run
-        for run in plan.distinct
-        if run.folder not in ended or not is_measured(read_measures(run.folder), study.measures, study.conditions)
-    ]
+    """The runs that have not ended here and were not added, or of which something is not measured yet."""
+    ended, study, added = plan.finished(), plan.study, read_added(plan.folder)
+
+    def is_missing(run: StudyRun) -> bool:
+        if run.folder in ended:
+            return not is_measured(read_measures(run.folder), study.measures, study.conditions)
+        return added_to(run, added, study) is None
+
+    return [run for run in plan.distinct if is_missing(run)]
 
 
 def write_outputs(folder: Path, results: StudyResults) -> list[Path]:
