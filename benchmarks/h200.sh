@@ -5,10 +5,11 @@
 # A part writes its own files to $OUT while it runs: tests.log, stream.log, and for each benchmark a page (train.md) with
 # every number beside that of 2026-11-15 and its documents (train.json). So a part that is stopped keeps what it has.
 # Each part has a time limit, and all of them end LIMIT seconds after the start.
-# Two more parts are run when they are named: `sets` makes the open sets in DATA from the pictures in PICTURES (folders
-# cifar10 and caltech101), `studies` runs the STUDIES (all of them by default) on DATA, JOBS runs at a time, and packs
-# what a later call needs to continue (runs without their networks) into studies.tgz; it is unpacked first if it is in
-# BEFORE.
+# More parts are run when they are named. `studies` makes the open sets (SETS) from the pictures in PICTURES (folders
+# cifar10 and caltech101), and runs the STUDIES on each set, JOBS runs at a time, while the next set is made. Runs in
+# benchmarks/results/studies and in the results.json files that BEFORE names are not run again. Every set's results go
+# to STUDY-SET.json when its runs have ended or the time is up; the next call adds these files.
+# STUDY_OPTIONS are further words for `ripe study`. `peers-speed` times all networks, on a GPU that does nothing else.
 set -u
 out=${OUT:?a folder for the results}
 end=$((SECONDS + ${LIMIT:-570}))
@@ -35,29 +36,51 @@ table() {
         --against benchmarks/results/2026-11-15-h200.json ${COMMIT:+--commit "$COMMIT"}
 }
 
-# One process a core: the simulation itself has one thread.
-make_sets() {
-    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-    local data=${DATA:?a folder for the sets} pictures=${PICTURES:?the folder of cifar10 and caltech101}
-    limited 120 "$PYTHON" -m ripe_mambaspike sim make sim-cifar10 --images "$pictures/cifar10" --out "$data/sim-cifar10"
-    limited 120 "$PYTHON" -m ripe_mambaspike sim make sim-caltech101 --images "$pictures/caltech101" \
-        --out "$data/sim-caltech101"
-    limited 120 "$PYTHON" -m ripe_mambaspike sim make gestures-hard --out "$data/gestures-hard"
+# One process for each of WORKERS cores: the simulation itself has one thread.
+make_set() {
+    local images=${PICTURES:-pictures}
+    case $1 in
+    *cifar10*) images=(--images "$images/cifar10") ;;
+    *caltech101*) images=(--images "$images/caltech101") ;;
+    *) images=() ;;
+    esac
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 limited 200 "$PYTHON" -m ripe_mambaspike sim make "$1" "${images[@]}" \
+        --out "$data/$1" --workers "$2"
 }
 
-# Several runs share the GPU by MPS; a study that is stopped keeps the runs that have ended.
-run_studies() {
-    local data=${DATA:?the folder of the sets} work=${WORK:-/tmp/studies} study
-    mkdir -p "$work"
-    [[ -n ${BEFORE:-} ]] && tar xzf "$BEFORE" -C "$work"
-    nvidia-cuda-mps-control -d
-    (sleep 30 && echo "MPS servers: $(echo get_server_list | nvidia-cuda-mps-control)") & # none: runs take turns
-    for study in ${STUDIES:-peers components sequence-modules attention neuron-mixes tokens time-bins rate-loss}; do
-        limited 570 "$PYTHON" -m ripe_mambaspike study "$study" --root "$data" --out "$work" --jobs "${JOBS:-6}" \
-            --limit $((end - SECONDS > 40 ? end - SECONDS - 40 : 1)) >"$out/$study.txt" 2>&1
-        tail -n 5 "$out/$study.txt"
+# The stored results of study $1 that have runs on set $2, as words of `ripe study`.
+stored() {
+    local file
+    for file in "benchmarks/results/studies/$1/results.json" ${BEFORE:-}; do
+        [[ -f $file ]] && grep -q "\"study\": \"$1\"" "$file" && grep -q "\"set\": \"$2\"" "$file" && echo --add "$file"
     done
-    tar czf "$out/studies.tgz" -C "$work" --exclude=best --exclude=last --exclude=checkpoints --exclude='*.tfevents*' .
+}
+
+study_set() {
+    local study left
+    for study in $studies; do
+        left=$((end - SECONDS - 30)) # for the last step of the runs under way, and their checkpoints
+        ((left > 10)) || break
+        # shellcheck disable=SC2046
+        "$PYTHON" -m ripe_mambaspike study "$study" --on "$1" --root "$data" --out "$work/$1" --jobs "${JOBS:-6}" \
+            --limit "$left" $(stored "$study" "$1") ${STUDY_OPTIONS:-} >>"$out/$study-$1.txt" 2>&1
+        cp "$work/$1/$study/results.json" "$out/$study-$1.json"
+        echo "$study on $1: $(grep -c 'top-1' "$out/$study-$1.txt") runs; $(tail -n 1 "$out/$study-$1.txt")"
+    done
+}
+
+# Several runs share the GPU by MPS. More of them at a time than fill it keep it busy while others are validated.
+run_studies() {
+    local data=${DATA:-/tmp/sets} work=${WORK:-/tmp/studies} set running=() cores
+    local studies=${STUDIES:-peers components sequence-modules attention neuron-mixes tokens time-bins rate-loss}
+    cores=$(nproc)
+    command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d
+    for set in ${SETS:-gestures-hard sim-caltech101 sim-cifar10}; do
+        make_set "$set" $((${#running[@]} ? (cores + 1) / 2 : cores))
+        study_set "$set" &
+        running+=($!)
+    done
+    wait "${running[@]}"
 }
 
 for part in ${@:-tests train infer ops stream}; do
@@ -67,8 +90,11 @@ for part in ${@:-tests train infer ops stream}; do
     infer) table infer 240 infer ;;
     ops) table ops 360 ops scan ;;
     stream) limited 90 "$PYTHON" -m benchmarks.stream --device cuda --minutes 0.2 2>&1 | tee "$out/stream.log" ;;
-    sets) make_sets ;;
     studies) run_studies ;;
-    *) echo "$part: expected one of tests, train, infer, ops, stream, sets, studies" && exit 2 ;;
+    peers-speed)
+        limited 300 "$PYTHON" benchmarks/peers_speed.py --out "$out/speed.json" --devices cuda --repeats 20 \
+            --sets sim-cifar10 gestures-hard # sim-caltech101 has the size of sim-cifar10
+        ;;
+    *) echo "$part: expected one of tests, train, infer, ops, stream, studies, peers-speed" && exit 2 ;;
     esac
 done
