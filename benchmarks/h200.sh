@@ -8,7 +8,7 @@
 # More parts are run when they are named. `studies` makes the open sets (SETS) from the pictures in PICTURES (folders
 # cifar10 and caltech101), and runs the STUDIES on each set, JOBS runs at a time, while the next set is made. Runs in
 # benchmarks/results/studies and in the results.json files that BEFORE names are not run again. Every set's results go
-# to STUDY-SET.json when its runs have ended or the time is up; the next call adds these files.
+# to STUDY-SET.json every minute, so nothing but the runs under way is lost; the next call adds these files.
 # STUDY_OPTIONS are further words for `ripe study`. `peers-speed` times all networks, on a GPU that does nothing else.
 set -u
 out=${OUT:?a folder for the results}
@@ -63,8 +63,11 @@ study_set() {
         ((left > 10)) || break
         # shellcheck disable=SC2046
         "$PYTHON" -m ripe_mambaspike study "$study" --on "$1" --root "$data" --out "$work/$1" --jobs "${JOBS:-6}" \
-            --limit "$left" $(stored "$study" "$1") ${STUDY_OPTIONS:-} >>"$out/$study-$1.txt" 2>&1
-        cp "$work/$1/$study/results.json" "$out/$study-$1.json"
+            --limit "$left" $(stored "$study" "$1") ${STUDY_OPTIONS:-} >>"$out/$study-$1.txt" 2>&1 &
+        while kill -0 $! 2>/dev/null; do
+            sleep 10
+            [[ -f $work/$1/$study/results.json ]] && cp "$work/$1/$study/results.json" "$out/$study-$1.json"
+        done
         echo "$study on $1: $(grep -c 'top-1' "$out/$study-$1.txt") runs; $(tail -n 1 "$out/$study-$1.txt")"
     done
 }

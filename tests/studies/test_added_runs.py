@@ -7,10 +7,12 @@ from tests.studies.stored_results import write_run
 
 from raising import raises
 from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.studies import run as running
 from ripe_mambaspike.studies.estimate import run_weights
 from ripe_mambaspike.studies.plan import plan_study
 from ripe_mambaspike.studies.results import read_results
 from ripe_mambaspike.studies.run import missing_runs, run_study
+from ripe_mambaspike.studies.runner import Outcome, StudyProgress
 from ripe_mambaspike.studies.study import load_study
 
 NAME, ON = "sequence-modules", ["gestures-hard"]
@@ -99,3 +101,24 @@ def test_the_document_is_read_as_it_was_written(tmp_path):
     results = stored(tmp_path, (0, 1))
     assert read_results(tmp_path / NAME) == results
     assert {one.commit for one in results.runs} == {"abc"}
+
+
+def test_results_are_written_while_a_study_runs(tmp_path, monkeypatch, gestures_root, tiny_settings):
+    """So that a machine which is lost takes the runs under way with it, and no others."""
+    seen = []
+
+    def train_all(plan, todo, num_jobs, slurm, limit_s, watch):
+        for count, run in enumerate(todo, 1):
+            write_run(run, 0.5)
+            watch(StudyProgress(len(todo), count, 0, 0, None), Outcome(run, True))
+            seen.append(read_results(plan.folder).ended)
+
+    monkeypatch.setattr(running, "_run_missing", train_all)
+    monkeypatch.setattr(running, "WRITE_SECONDS", -1.0)
+    heard = []
+    run_study(
+        NAME, ["synthgesture"], [0, 1], root=gestures_root, out=tmp_path, arms=["gru"], settings=tiny_settings,
+        watch=lambda progress, outcome: heard.append(outcome),
+    )  # fmt: skip
+    assert seen == [1, 2, 3, 4]
+    assert len(heard) == 4

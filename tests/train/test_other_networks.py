@@ -77,7 +77,11 @@ def test_a_relaxed_pass_is_not_made_up():
 def test_fields_of_another_architecture_are_left_out():
     ours = load_recipe("quickstart")
     assert ours.model.fields
-    assert with_settings(ours, ["model.name=event-mlp"]).model.fields == {}
+    left = with_settings(ours, ["model.name=event-mlp"])
+    assert (left.model.fields, set(left.model.unused_fields)) == ({}, set(ours.model.fields))
+    (line,) = (one for one in unused_settings(left, create_model("event-mlp")) if one.startswith("model.fields"))
+    assert all(name in line for name in ours.model.fields)
     other = with_settings(ours, ["model.name=event-mlp", "model.fields.hidden_size=8"])
     assert other.model.fields == {"hidden_size": 8}
-    assert with_settings(ours, ["model.name=nmnist"]).model.fields == ours.model.fields
+    same = with_settings(ours, ["model.name=nmnist"])
+    assert (same.model.fields, same.model.unused_fields) == (ours.model.fields, ())

@@ -1,6 +1,7 @@
 """`run_study`: the function behind `ripe study`."""
 
 import base64
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from ripe_mambaspike.studies.plan import StudyPlan, StudyRun, check_data, plan_s
 from ripe_mambaspike.studies.records import add_runs, added_to, make_results_folder, read_added
 from ripe_mambaspike.studies.requests import StudyRequest, requested_plan
 from ripe_mambaspike.studies.results import StudyResults, collect_results, read_latencies, write_results
-from ripe_mambaspike.studies.runner import Watch, run_on_slurm, run_workers
+from ripe_mambaspike.studies.runner import Outcome, StudyProgress, Watch, run_on_slurm, run_workers
 from ripe_mambaspike.studies.study import Study, load_study
 from ripe_mambaspike.studies.study_figures import draw_study, write_figures
 from ripe_mambaspike.studies.study_tables import NOTE, set_tables, study_csv, study_facts, study_markdown
 from ripe_mambaspike.templating import render_page
 from ripe_mambaspike.train.seeds import MAX_JOBS
 
+WRITE_SECONDS = 30.0  # between two results.json while a study runs; tables and figures are made at its end
 DEFAULT_OUT = Path("runs") / "studies"
 PAGE_FILE, SHEET_FILE, CSV_FILE = "index.html", "table.md", "table.csv"
 CAPTIONS = {
@@ -93,9 +95,18 @@ def run_study(
     )
     narrow = report_only and not (on or seeds or arms or every_arm or settings)
     everything = requested_plan(plan, None if narrow else asked)
+    written = time.monotonic()
+
+    def watch_and_write(progress: StudyProgress, outcome: Outcome | None) -> None:
+        nonlocal written
+        if outcome is not None and outcome.ended and time.monotonic() - written > WRITE_SECONDS:
+            write_results(plan.folder, collect_results(everything, latencies))
+            written = time.monotonic()
+        watch(progress, outcome)
+
     try:
         if todo:
-            _run_missing(plan, todo, num_jobs or 1, slurm, limit_s, watch)
+            _run_missing(plan, todo, num_jobs or 1, slurm, limit_s, watch_and_write)
     finally:
         results = collect_results(everything, latencies)
         write_outputs(plan.folder, results)

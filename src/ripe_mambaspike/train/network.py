@@ -39,6 +39,8 @@ def create_network(
 def unused_settings(recipe: Recipe, model: Model) -> list[str]:
     """The settings of a recipe that this network cannot use, each with the reason; they are left out."""
     unused = []
+    if recipe.model.unused_fields:
+        unused.append(f"model.fields: '{model.name}' has another architecture: {', '.join(recipe.model.unused_fields)}")
     if not model.has_relaxed_pass and recipe.loss.num_passes == 2:
         unused.append(f"loss.passes: '{model.name}' has no relaxed pass; trained with the hard pass alone")
     if not model.num_spiking_layers() and recipe.loss.rates:

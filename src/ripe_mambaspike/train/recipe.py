@@ -20,7 +20,8 @@ from ripe_mambaspike.data.settings import Count, DataSettings, Positive
 
 # Fields that affect where and how a run is computed, not what: they may differ when it is resumed.
 RESUMABLE_FIELDS = (
-    "data.root", "data.num_workers", "data.cache", "run.device", "run.checkpoint_minutes", "run.cuda_graph",
+    "data.root", "data.num_workers", "data.cache", "model.unused_fields", "run.device", "run.checkpoint_minutes",
+    "run.cuda_graph",
 )  # fmt: skip
 MAX_SEED = 2**63 - 1
 AUTO = "auto"  # of model.pretrained: the shipped network that is nearest to the recordings
@@ -36,6 +37,7 @@ class ModelSettings:
 
     name: str = "dvsgesture"  # a registered model (see ripe models); num_classes, time_steps and in_size are the data's
     fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: lif}
+    unused_fields: tuple[str, ...] = ()  # fields of the recipe that another network has; set where model.name changes
     pretrained: str | None = None  # start from a shipped network, by name (auto: the nearest one), or from a saved one
     pretrained_checksum: Checksum | None = None  # of the weights it starts from; null, and then set by the run
     expand: bool = False  # train a deployed pretrained network in its training form: with branches and batch norms

@@ -18,7 +18,6 @@ from ripe_mambaspike.errors import ConfigError, short_repr
 from ripe_mambaspike.files import read_regular, write_file
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import list_models, model_config
-from ripe_mambaspike.ops.backend import log_once
 from ripe_mambaspike.schema import convert
 from ripe_mambaspike.train.recipe import Recipe, field_help
 from ripe_mambaspike.yaml_text import parse_yaml, yaml_value
@@ -93,7 +92,9 @@ def check_recipe(recipe: Recipe) -> None:
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with fields set by strings such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
     values, known = to_dict(recipe), field_help()
-    values["model"]["fields"] = _fields_of_network(recipe, settings)
+    kept = _fields_of_network(recipe, settings)
+    if left := sorted(recipe.model.fields.keys() - kept.keys()):
+        values["model"] |= {"fields": kept, "unused_fields": left}
     seen: list[str] = []
     for setting in settings:
         path, equals, text = (part.strip() for part in setting.partition("="))
@@ -128,7 +129,6 @@ def _fields_of_network(recipe: Recipe, settings: Sequence[str]) -> dict[str, Any
         return fields
     if model_config(names[-1]).architecture == model_config(recipe.model.name).architecture:
         return fields
-    log_once(f"model.fields: {', '.join(fields)} of '{recipe.name}' are those of '{recipe.model.name}'; left out")
     return {}
 
 
