@@ -18,6 +18,7 @@ from ripe_mambaspike.models.fused import kernels_cover, plan_network, run_fused
 from ripe_mambaspike.models.input_checks import check_finite
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.eval_mode import eval_mode
+from ripe_mambaspike.ops.compile_ahead import compile_ahead
 
 MAX_SHAPES = 8  # graphs that `CapturedShapes` keeps; each holds the memory of one forward pass
 
@@ -35,10 +36,12 @@ class Captured:
         self._want_rates = want_rates
         self._graph: torch.cuda.CUDAGraph | None = None
         with torch.inference_mode(), eval_mode(model), self._precision(), explain_model_memory(model, example):
-            with no_recording():
-                model(example)  # raises if the input does not fit
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan_network(model, example) if covered else None
+            if example.is_cuda and self._plan is not None:
+                compile_ahead(lambda: self._compute(self.example))
+            with no_recording():
+                model(example)  # raises if the input does not fit
         if example.is_cuda:  # without capture, the network is called directly
             self._graph, self._output = record_graph(lambda: self._compute(self.example))
 

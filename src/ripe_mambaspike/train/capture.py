@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.ops.compile_ahead import compile_ahead
 from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step
 
@@ -33,6 +34,7 @@ class CapturedStep:
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
         self._model, self._optimizer = model, optimizer
         snapshot = _snapshot(model, optimizer)
+        compile_ahead(lambda: accumulated_step(model, optimizer, self.batches, settings))
         self._warm_up(settings)
         _restore(model, optimizer, snapshot)
         self._recorded: StepSettings | None = None
@@ -73,6 +75,13 @@ class CapturedStep:
 def capture_step(model: Model, optimizer: Optimizer, x: Tensor, y: Tensor, settings: StepSettings) -> CapturedStep:
     """Capture the training step for batches like (x, y)."""
     return CapturedStep(model, optimizer, [(x, y)], settings)
+
+
+def compile_step(model: Model, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> None:
+    """Compile the kernels of a step that is not captured; the network and the optimizer stay as they are."""
+    snapshot = _snapshot(model, optimizer)
+    compile_ahead(lambda: accumulated_step(model, optimizer, batches, settings))
+    _restore(model, optimizer, snapshot)
 
 
 def used_settings(model: Model, settings: StepSettings) -> StepSettings:

@@ -24,7 +24,7 @@ from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.ops.backend import log_once
 from ripe_mambaspike.train.average import AveragedWeights
-from ripe_mambaspike.train.capture import CapturedStep
+from ripe_mambaspike.train.capture import CapturedStep, compile_step
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, SharedStep
 from ripe_mambaspike.train.history import SUMMED, Row, mean_columns, summed_terms, tdm_columns
 from ripe_mambaspike.train.nonfinite import find_nonfinite
@@ -82,6 +82,7 @@ class Trainer:
         self.average = AveragedWeights(self.model, run.ema_decay) if run.ema_decay else None
         self.sums = torch.zeros(len(SUMMED) + self.model.num_spiking_layers(), dtype=torch.float64)
         self._captured: CapturedStep | None = None
+        self._compiled = False
         self._shared: SharedStep | None = None
         if self.processes.world > 1:
             self._shared = SharedStep(self.model, self.processes, sync_batch_norm=run.sync_batch_norm)
@@ -180,6 +181,9 @@ class Trainer:
         capture = self._shared is None and self.device.type == "cuda" and recipe.run.cuda_graph == "auto" and full
         if capture and self._captured is None:
             self._captured = CapturedStep(self.model, self.optimizer, group, settings)
+        elif self.device.type == "cuda" and self._shared is None and not self._compiled:
+            compile_step(self.model, self.optimizer, group, settings)
+        self._compiled = True
         words = (STEP_SEED, recipe.run.seed, state.epoch, state.batch)  # after capturing, which also draws numbers
         torch.manual_seed(seed_of(*words) if self._shared is None else seed_of(*words, self.processes.rank))
         if self._shared is not None:

@@ -1,0 +1,121 @@
+"""Kernels compiled in other processes, for a stand-in GPU: Triton compiles without one, and nothing is launched."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+PROGRAM = """
+import json, logging, sys, threading
+import torch
+from triton import knobs
+from triton.runtime import driver
+from ripe_mambaspike import create_model
+from ripe_mambaspike.ops import compile_ahead as ahead
+from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.ops.compile_worker import Target
+
+class Device(Target):  # has what compiling asks for, and nothing to launch with
+    def get_current_stream(self, device):
+        return 0
+
+driver.set_active(Device("cuda", 90, 32))
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+torch.set_num_threads(1)
+network = create_model("nmnist", form="deployed", time_steps=2).eval()
+x = torch.zeros(1, 2, 2, 34, 34)
+
+def run():
+    with kernels("triton"), torch.inference_mode():
+        return network(x)
+
+"""
+COMPILE = "print(json.dumps(ahead.compile_ahead(run, processes=2)))"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Runs PROGRAM and these lines in a process that has kernels of its own; returns its output and its log."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "kernels"), "OMP_NUM_THREADS": "1"}
+
+    def run(lines):
+        ran = subprocess.run([sys.executable, "-c", PROGRAM + lines], env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout), ran.stderr
+
+    return run
+
+
+@pytest.mark.slow
+def test_another_process_finds_all_of_them(program, tmp_path):
+    missing, log = program(COMPILE)
+    assert missing > 20
+    assert f"compiling {missing} kernels in 2 processes" in log
+    assert len(list((tmp_path / "kernels").glob("*/*.cubin"))) == missing
+    assert program(COMPILE) == (0, "")
+
+
+def test_processes_that_die_leave_the_kernels_to_the_launch(program, tmp_path):
+    missing, _ = program("ahead.sys.executable = 'false'\n" + COMPILE)
+    assert missing > 20
+    assert not list((tmp_path / "kernels").glob("*/*.cubin"))
+
+
+def test_a_pass_that_fails_is_not_an_error_here_and_leaves_no_hook(program):
+    lines = """
+def fail():
+    run()
+    raise RuntimeError("out of memory")
+
+ahead._compile = lambda kernels, target, count: None
+missing = ahead.compile_ahead(fail)
+print(json.dumps([missing > 20, knobs.runtime.jit_cache_hook is None]))
+"""
+    assert program(lines)[0] == [True, True]
+
+
+def test_a_kernel_of_another_thread_is_launched(program):
+    """It is compiled, and then the stand-in lacks what launches it; our own kernels are skipped, and lack nothing."""
+    lines = """
+raised = []
+
+def elsewhere():
+    try:
+        run()
+    except AttributeError as error:
+        raised.append(str(error))
+
+def both():
+    run()
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+
+ahead._compile = lambda kernels, target, count: None
+missing = ahead.compile_ahead(both)
+print(json.dumps([missing > 20, raised]))
+"""
+    (enough, raised), _ = program(lines)
+    assert enough
+    assert len(raised) == 1
+    assert "launcher_cls" in raised[0]
+
+
+def test_an_own_hook_of_triton_is_left_alone(program):
+    lines = """
+seen = []
+knobs.runtime.jit_cache_hook = mine = lambda **_: seen.append(1) or True
+found = ahead.compile_ahead(run)
+print(json.dumps([found, len(seen), knobs.runtime.jit_cache_hook is mine]))
+"""
+    assert program(lines)[0] == [0, 0, True]
+
+
+def test_few_kernels_are_left_to_the_launch(program):
+    lines = "ahead.MIN_KERNELS = 1000\nahead._compile = None\n" + COMPILE
+    assert program(lines) == (0, "")
