@@ -33,7 +33,8 @@ def test_trained_and_reloaded(tiny, go, read_log, watching, tmp_path, name):
     for lines in (result["left_out"], callback.lines):
         assert wanted <= {line.partition(":")[0] for line in lines}
     rows = read_log(tmp_path / "run")
-    assert all(row["relaxed"] == row["consistency"] == row["tdm_1"] == "" for row in rows)
+    assert all(row["relaxed"] == row["consistency"] == row["tdm_1"] == row["sharpness"] == "" for row in rows)
+    assert [bool(row["rate"]) for row in rows] == [name != "event-mlp"] * 2
     assert [bool(row["rate_3"]) for row in rows] == [name != "event-mlp"] * 2
     fresh = create_model(name, seed=0, **{**saved.config.to_dict()}).state_dict()
     learned = [key for key, value in saved.named_parameters() if not torch.equal(value, fresh[key])]

@@ -229,9 +229,10 @@ class ProgressCallback:
     def on_epoch_end(self, row: dict[str, float | None], best: "BestEpoch | None") -> None:
         picked = " *" if best is not None and best.epoch == row["epoch"] else ""
         val = "" if row.get("val_top1") is None else f"  {self._selecting} {100 * (row['val_top1'] or 0):.2f} %{picked}"
+        fired = "" if row["rate"] is None else f"  firing rate {format_number(row['rate'], 2)}"
         self.on_message(
             f"epoch {row['epoch']:.0f}/{self._total}  loss {format_number(row['loss'])}  train "
-            f"{100 * (row['train_top1'] or 0):.1f} %{val}  firing rate {format_number(row['rate'], 2)}  "
+            f"{100 * (row['train_top1'] or 0):.1f} %{val}{fired}  "
             f"{format_number(row['samples_per_second'], 3)} clips/s  {format_number(row['memory_mib'], 3)} MiB  "
             f"{clock(row['seconds'] or 0)}"
         )

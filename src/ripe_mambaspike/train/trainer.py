@@ -145,6 +145,10 @@ class Trainer:
         }
         if settings.passes == 1:
             row["relaxed"] = row["consistency"] = None
+        if not self.model.has_relaxed_pass:
+            row["sharpness"] = None  # its surrogate is its own
+        if not self.model.num_spiking_layers():
+            row["rate"] = None
         self.state = TrainState.at_epoch(state.epoch + 1, state.global_step)
         self.sums.zero_()
         return row
