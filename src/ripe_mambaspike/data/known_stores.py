@@ -13,7 +13,7 @@ KNOWN_STORES = {  # key → checksum
     "f3c31ab5e1c13510": "90eaac90e62c5344057d5e8c6697b7765ebb1d698db0d036ebc165a17aafc372",  # gestures-hard
     "ce289e749f6d50c7": "ab101bfd432f58fa42108418f8c3196fd115d10ef141d4b554f801385eef99d8",  # sim-cifar10-small
     "bf58c6cfd271b14d": "09f1e55697147230d58fdd321d728b02701def982c0ce630bc11768ef358e18f",  # sim-caltech101-small
-    "17ff4aaa0adf4db0": "b875b8558d284f1fb298b87867316d77f06d14edb3b41e9cd6208d0eadbd9384",  # gestures-hard-small
+    "a690672c17ca7e6a": "b60f172ec9abee77eff38e279062eb6b673505ea76c8ffc91ac81323d23e2877",  # gestures-hard-small
 }
 
 

@@ -76,7 +76,7 @@ PREPARATIONS = {
         "gestures", 48, UNSEEN_COUNTS, GestureDifficulty(), duration_us=1_200_000, motions=UNSEEN_MOTIONS
     ),
     "gestures-hard-small": Preparation(
-        "gestures", 32, {TRAIN: 1100, VALIDATION: 220, TEST: 440},
+        "gestures", 32, {TRAIN: 1540, VALIDATION: 220, TEST: 440},
         GestureDifficulty(speed=1.2, distance=1.2, angle=15.0, clutter=1, shake=0.0, noise_hz=0.3),
         duration_us=1_200_000,
     ),

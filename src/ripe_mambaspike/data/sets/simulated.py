@@ -69,7 +69,7 @@ register_simulated(
 )  # fmt: skip
 register_simulated(
     "gestures-hard-small", title="simulated gestures in hard scenes, for a CPU", partitions=("people",),
-    sizes="1320/440", sensor="32×32", files="no pictures",
+    sizes="1760/440", sensor="32×32", files="no pictures",
 )  # fmt: skip
 VERSION = 1  # increased when the same recipe gives different recordings
 DIGITS = nmnist.CLASSES
