@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
@@ -119,3 +120,45 @@ print(json.dumps([found, len(seen), knobs.runtime.jit_cache_hook is mine]))
 def test_few_kernels_are_left_to_the_launch(program):
     lines = "ahead.MIN_KERNELS = 1000\nahead._compile = None\n" + COMPILE
     assert program(lines) == (0, "")
+
+
+STEP = """
+import json, os, sys
+import torch
+from ripe_mambaspike import create_model
+from ripe_mambaspike.ops import compile_ahead as ahead
+from ripe_mambaspike.train import capture
+from ripe_mambaspike.train.objective import LossWeights
+from ripe_mambaspike.train.step import StepSettings, make_optimizer
+
+compiled = []
+if sys.argv[1] == "ahead":
+    capture.compile_ahead = lambda run: compiled.append(ahead.compile_ahead(run))
+else:
+    capture.compile_ahead = lambda run: None
+network = create_model("nmnist", seed=0).cuda().train()
+optimizer = make_optimizer(network, torch.tensor(1e-3, device="cuda"), 0.05)
+generator = torch.Generator("cuda").manual_seed(0)
+x = torch.rand(2, 10, 2, 34, 34, device="cuda", generator=generator)
+y = torch.eye(10, device="cuda")[:2]
+weights = LossWeights(0.5, 5e-3, 1.0, 1e-4, label_smoothing=0.0)
+step = capture.capture_step(network, optimizer, x, y, StepSettings(2.0, weights, 2, True, 1.0))
+torch.manual_seed(0)
+losses = [float(step().loss) for _ in range(3)]
+print(json.dumps([compiled, losses, sum(float(value.double().sum()) for value in network.state_dict().values())]))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_captured_step_has_the_same_bits_as_without(tmp_path):
+    found = []
+    for way in ("ahead", "launch"):
+        environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / way)}
+        ran = subprocess.run([sys.executable, "-c", STEP, way], env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        found.append(json.loads(ran.stdout))
+    (compiled, *ahead), (none, *launched) = found
+    assert compiled[0] > 100
+    assert none == []
+    assert ahead == launched
