@@ -1,0 +1,158 @@
+"""Real gestures by networks that have only seen simulated ones: four clips fit the camera, the fifth is classified.
+
+For each real clip in turn: the camera of sim-dvsgesture is fitted to the statistics of the other clips
+(`ripe sim calibrate-gestures`), a set is simulated with it, a network is trained on that set and picked on its
+validation clips, and then it classifies the clip that was left out, as a whole and in windows of 0.5 and 1 s, half a
+window apart. Its accuracy on simulated test clips is measured too, also with their time steps shuffled.
+
+The real clips are in no training, and no answer of a network plays a part in a fit. --out keeps the cameras, the sets,
+the runs and a results.json; what is there is not done again, and the same command continues.
+
+Usage: python benchmarks/left_out_gestures.py --real DIR --out DIR [--recipe NAME] [--set FIELD=VALUE …] [--jobs N]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+from ripe_mambaspike import evaluate, simulate_dataset
+from ripe_mambaspike.data.gesture_calibration import calibrate_gestures, read_gestures
+from ripe_mambaspike.events.gesture_classes import CLASSES
+from ripe_mambaspike.events.reading import read
+from ripe_mambaspike.files import write_file
+from ripe_mambaspike.inference.classifier import load_network
+from ripe_mambaspike.inference.evaluate_windows import evaluate_windows
+from ripe_mambaspike.inference.predict import predict
+from ripe_mambaspike.train.callback import SilentCallback
+from ripe_mambaspike.train.recipes import load_recipe, with_settings
+from ripe_mambaspike.train.run import train
+
+SET = "sim-dvsgesture"
+SENSOR = (128, 128)
+WINDOWS_MS = (500, 1000)
+COUNTS = {"train": 2200, "val": 330, "test": 660}
+
+
+class Lines(SilentCallback):
+    """Prints a run's lines after the name of its clip."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def on_message(self, line: str) -> None:
+        print(f"{self.name}: {line}", flush=True)
+
+    def on_epoch_end(self, row: dict[str, float | None], best: Any) -> None:
+        shown = "  ".join(
+            f"{name} {row[name]:.4g}" for name in ("epoch", "loss", "val_top1") if row.get(name) is not None
+        )
+        print(f"{self.name}: {shown}", flush=True)
+
+
+def leave_out(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """Train a network with the camera of the other clips, and let it classify this one."""
+    root, folder = given.out / "sets" / name, given.out / "runs" / name
+    counts = {part: getattr(given, part) for part in COUNTS}
+    camera = given.out / f"camera-{name}.json"
+    store = simulate_dataset(SET, root, calibration=camera, workers=given.workers, **counts)
+    settings = [f"data.dataset={SET}", f"data.root={root}", f"data.store={store.key}", f"run.seed={given.seed}"]
+    recipe = with_settings(load_recipe(given.recipe), [*settings, *given.set])
+    trained = train(recipe, folder, resume=True, callback=Lines(name))
+    plain, shuffled = (evaluate(folder, shuffle=shuffle).scores for shuffle in (False, True))
+    classifier = load_network(folder)
+    (path,) = given.real.glob(f"{name}.*")
+    recording = read(path, sensor_size=SENSOR)
+    found = predict(classifier, recording)
+    label = CLASSES[int(name[:2]) - 1]
+    labeled = cast(Any, [(recording, classifier.class_names.index(label))])
+    windows = [evaluate_windows(classifier, labeled, 1000 * length) for length in WINDOWS_MS]
+    return {
+        "clip": name,
+        "class": label,
+        "answer": found.label,
+        "probabilities": found.probabilities,
+        "windows": [one.to_dict() for one in windows],
+        "simulated_top1": plain.top1,
+        "simulated_shuffled_top1": shuffled.top1,
+        "simulated_clips": plain.n,
+        "epoch": trained.epoch,
+        "recipe": given.recipe,
+        "settings": given.set,
+        "clips": counts,
+        "seed": given.seed,
+    }
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    head = [
+        "clip left out",
+        "answer",
+        "probability of its class",
+        *(f"windows of {ms / 1000:g} s" for ms in WINDOWS_MS),
+    ]
+    rows = [[*head, "simulated", "shuffled"], ["---"] * (len(head) + 2)]
+    for one in results:
+        right = "" if one["answer"] == one["class"] else " ✗"
+        share = f"{100 * one['probabilities'][one['class']]:.1f} %"
+        windows = [f"{each['correct']} of {each['n']}" for each in one["windows"]]
+        simulated = [f"{100 * one[key]:.1f} %" for key in ("simulated_top1", "simulated_shuffled_top1")]
+        rows.append([one["clip"], one["answer"] + right, share, *windows, *simulated])
+    right = sum(one["answer"] == one["class"] for one in results)
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([*lines, "", f"{right} of {len(results)} clips right."])
+
+
+def run_apart(names: list[str], jobs: int, workers: int) -> None:
+    """Each clip in a process of its own, which gets this one's options and those after them."""
+
+    def run(name: str) -> int:
+        own = ["--jobs", "1", "--workers", str(workers), "--clips", name]
+        return subprocess.run([sys.executable, *sys.argv, *own]).returncode
+
+    with ThreadPoolExecutor(jobs) as pool:
+        if any(pool.map(run, names)):
+            sys.exit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real", type=Path, required=True, help="clips NN_NAME.bin of a DVS128, NN the class")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--recipe", default=SET)
+    parser.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help="fields of the recipe")
+    parser.add_argument("--clips", nargs="+", help="those that are left out in turn; all by default")
+    parser.add_argument("--jobs", type=int, default=1, help="clips that are worked on at the same time")
+    parser.add_argument("--workers", type=int, help="processes that simulate one set; cores // jobs by default")
+    parser.add_argument("--rounds", type=int, default=40, help="cameras tried in each fit")
+    parser.add_argument("--seed", type=int, default=0, help="of training")
+    for part, count in COUNTS.items():
+        parser.add_argument(f"--{part}", type=int, default=count, help=f"simulated {part} clips")
+    given = parser.parse_args()
+    names = [one.name for one in read_gestures(given.real)]
+    chosen = given.clips or names
+    if unknown := [name for name in chosen if name not in names]:
+        parser.error(f"--clips: expected some of {', '.join(names)}, got {', '.join(unknown)}")
+    if not all((given.out / f"camera-{name}.json").exists() for name in names):
+        calibrate_gestures(given.real, given.out, rounds=given.rounds)
+    given.workers = given.workers or max(1, len(os.sched_getaffinity(0)) // given.jobs)
+    answers = given.out / "answers"
+    answers.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in chosen if not (answers / f"{name}.json").exists()]
+    if given.jobs > 1:
+        run_apart(missing, given.jobs, given.workers)
+    else:
+        for name in missing:
+            found = leave_out(name, given)
+            write_file(answers / f"{name}.json", json.dumps(found, indent=1).encode() + b"\n")
+    results = [json.loads(path.read_text()) for path in sorted(answers.glob("*.json"))]
+    write_file(given.out / "results.json", json.dumps(results, indent=1).encode() + b"\n")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
