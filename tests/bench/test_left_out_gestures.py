@@ -1,0 +1,73 @@
+"""`benchmarks/left_out_gestures.py`: the clip that is classified had no part in its network's camera."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from benchmarks import left_out_gestures as script
+
+from ripe_mambaspike.data import gesture_calibration
+from ripe_mambaspike.data.sets.preparations import PREPARATIONS
+from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.simulate.gestures.camera import load_gesture_camera
+from ripe_mambaspike.events.simulate.gestures.fit import TwinScenes
+from ripe_mambaspike.events.writing import write
+
+SIZE = (32, 32)
+TINY = [
+    "data.time_steps=3", "data.grid=12", "schedule.batch_size=4", "schedule.warmup_epochs=0", "schedule.epochs=1",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}", "run.recalibrate_batches=2", "run.device=cpu",
+]  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Call the script on two small clips; what it prints."""
+    camera = load_gesture_camera()
+    for number, name in ((1, "clap"), (2, "wave")):
+        (events,) = TwinScenes(number - 1, 300_000, SIZE, 1, "test").events(camera.pixel, camera.readout)
+        write(Recording(events, SIZE), tmp_path / f"{number:02d}_{name}.npz")
+    for module in (gesture_calibration, script):
+        monkeypatch.setattr(module, "SENSOR", SIZE)
+    monkeypatch.setattr(gesture_calibration, "NUM_TWINS", 1)
+    monkeypatch.setattr(script, "WINDOWS_MS", (100, 200))
+    tiny = replace(PREPARATIONS[script.SET], side=32, duration_us=300_000)
+    monkeypatch.setitem(PREPARATIONS, script.SET, tiny)
+
+    def call(*words):
+        options = ["--real", str(tmp_path), "--out", str(tmp_path / "out"), "--rounds", "2", "--workers", "1"]
+        counts = ["--train", "22", "--val", "11", "--test", "11"]
+        monkeypatch.setattr("sys.argv", ["script", *options, *counts, "--set", *TINY, *words])
+        script.main()
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.slow
+def test_each_clip_is_answered_once_by_a_network_of_the_others_camera(run, tmp_path, monkeypatch):
+    used = []
+    simulate = script.simulate_dataset
+
+    def watch(name, root, *, calibration, **options):
+        used.append((root.name, calibration.name))
+        return simulate(name, root, calibration=calibration, **options)
+
+    monkeypatch.setattr(script, "simulate_dataset", watch)
+    first = run("--clips", "02_wave")
+    assert "of 1 clips right" in first
+    both = run()
+    assert "of 2 clips right" in both
+    assert used == [("02_wave", "camera-02_wave.json"), ("01_clap", "camera-01_clap.json")]
+    clap, wave = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (clap["class"], wave["class"]) == ("hand_clapping", "right_hand_wave")
+    assert [one["n"] + one["silent"] for one in clap["windows"]] == [4, 1]  # by its last event
+    assert clap["simulated_clips"] == 11
+    monkeypatch.setattr(script, "train", None)
+    assert both.endswith(run())
+
+
+def test_another_clip_is_refused(run, capsys):
+    with pytest.raises(SystemExit):
+        run("--clips", "03_jump")
+    assert "--clips: expected some of 01_clap, 02_wave, got 03_jump" in capsys.readouterr().err
