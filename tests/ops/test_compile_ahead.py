@@ -18,14 +18,14 @@ from triton.runtime import driver
 from ripe_mambaspike import create_model
 from ripe_mambaspike.ops import compile_ahead as ahead
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.compile_worker import Target
+from ripe_mambaspike.ops.compile_worker import CompilingDriver
 
-class Device(Target):  # has what compiling asks for, and nothing to launch with
+class Device(CompilingDriver):  # has what compiling asks for, and nothing to launch with
     def get_current_stream(self, device):
         return 0
 
 driver.set_active(Device("cuda", 90, 32))
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+logging.basicConfig(format="%(message)s", stream=sys.stderr)
 torch.set_num_threads(1)
 network = create_model("nmnist", form="deployed", time_steps=2).eval()
 x = torch.zeros(1, 2, 2, 34, 34)
@@ -35,14 +35,14 @@ def run():
         return network(x)
 
 """
-COMPILE = "print(json.dumps(ahead.compile_ahead(run, processes=2)))"
+COMPILE = "print(json.dumps(ahead.compile_ahead(run)))"
 
 
 @pytest.fixture
 def program(tmp_path):
     """Runs PROGRAM and these lines in a process that has kernels of its own; returns its output and its log."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "kernels"), "OMP_NUM_THREADS": "1"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "kernels"), "RIPE_COMPILE_PROCESSES": "2"}
 
     def run(lines):
         ran = subprocess.run([sys.executable, "-c", PROGRAM + lines], env=environment, capture_output=True, text=True)
@@ -62,22 +62,94 @@ def test_another_process_finds_all_of_them(program, tmp_path):
 
 
 def test_processes_that_die_leave_the_kernels_to_the_launch(program, tmp_path):
-    missing, _ = program("ahead.sys.executable = 'false'\n" + COMPILE)
+    missing, log = program("ahead.sys.executable = 'false'\n" + COMPILE)
     assert missing > 20
+    assert "2 of 2 processes that compile kernels died" in log
     assert not list((tmp_path / "kernels").glob("*/*.cubin"))
 
 
-def test_a_pass_that_fails_is_not_an_error_here_and_leaves_no_hook(program):
+@pytest.mark.parametrize(
+    "broken",
+    ["ahead.sys.executable = '/nowhere'", "ahead.sys.executable = None", "ahead._max_processes = lambda: 1 / 0"],
+)
+def test_what_fails_costs_time_only(program, broken):
+    missing, log = program(f"found = ahead._find(run)\n{broken}\nprint(json.dumps(ahead._compile_missing(found)))")
+    assert missing > 20
+    assert "kernels are compiled one at a time" in log
+
+
+def test_a_file_system_without_locks(program):
+    lines = """
+import fcntl
+
+def refuse(*arguments):
+    raise OSError(38, "Function not implemented")
+
+fcntl.flock = refuse
+compiled = []
+ahead._compile = lambda kernels, target, count: compiled.append(len(kernels))
+missing = ahead.compile_ahead(run)
+print(json.dumps([missing > 20, compiled == [missing]]))
+"""
+    assert program(lines)[0] == [True, True]
+
+
+def test_a_pass_that_fails_is_not_an_error_here_and_is_undone(program):
     lines = """
 def fail():
     run()
     raise RuntimeError("out of memory")
 
-ahead._compile = lambda kernels, target, count: None
-missing = ahead.compile_ahead(fail)
-print(json.dumps([missing > 20, knobs.runtime.jit_cache_hook is None]))
+undone = []
+ahead._compile = lambda kernels, target, count: undone.append("compiled")
+missing = ahead.compile_ahead(fail, lambda: undone.append("undone"))
+print(json.dumps([missing > 20, knobs.runtime.jit_cache_hook is None, undone]))
 """
-    assert program(lines)[0] == [True, True]
+    assert program(lines)[0] == [True, True, ["undone", "compiled"]]
+
+
+@pytest.mark.parametrize("switch", ["RIPE_COMPILE_PROCESSES=0", "RIPE_KERNELS=off"])
+def test_it_can_be_turned_off(program, switch):
+    name, _, value = switch.partition("=")
+    lines = f"""
+import os
+os.environ["{name}"] = "{value}"
+ran = []
+print(json.dumps([ahead.compile_ahead(lambda: ran.append(1)), ran]))
+"""
+    assert program(lines) == ([0, []], "")
+
+
+def test_another_number_of_processes_is_refused(program):
+    lines = """
+import os
+from ripe_mambaspike.errors import ConfigError
+os.environ["RIPE_COMPILE_PROCESSES"] = "many"
+try:
+    ahead.compile_ahead(run)
+except ConfigError as error:
+    print(json.dumps(str(error)))
+"""
+    assert program(lines)[0] == "RIPE_COMPILE_PROCESSES: expected a number of processes, 0 for none, got 'many'"
+
+
+def test_backward_runs_without_its_kernels_too(program):
+    """In the thread that asked: PyTorch's own may be running another network's."""
+    lines = """
+network = create_model("nmnist", time_steps=2).train()
+
+def forward():
+    with kernels("triton"):
+        return network(x).sum()
+
+def run_training():
+    with kernels("triton"):
+        network(x).sum().backward()
+
+found = {kernel.name for kernel in ahead._find(run_training)} - {kernel.name for kernel in ahead._find(forward)}
+print(json.dumps(sorted(name for name in found if "backward" in name)))
+"""
+    assert len(program(lines)[0]) > 3
 
 
 def test_a_kernel_of_another_thread_is_launched(program):
@@ -119,7 +191,9 @@ print(json.dumps([found, len(seen), knobs.runtime.jit_cache_hook is mine]))
 
 def test_few_kernels_are_left_to_the_launch(program):
     lines = "ahead.MIN_KERNELS = 1000\nahead._compile = None\n" + COMPILE
-    assert program(lines) == (0, "")
+    missing, log = program(lines)
+    assert missing > 20
+    assert log == ""
 
 
 STEP = """
@@ -133,9 +207,9 @@ from ripe_mambaspike.train.step import StepSettings, make_optimizer
 
 compiled = []
 if sys.argv[1] == "ahead":
-    capture.compile_ahead = lambda run: compiled.append(ahead.compile_ahead(run))
+    capture.compile_ahead = lambda *parts: compiled.append(ahead.compile_ahead(*parts))
 else:
-    capture.compile_ahead = lambda run: None
+    capture.compile_ahead = lambda *parts: None
 network = create_model("nmnist", seed=0).cuda().train()
 optimizer = make_optimizer(network, torch.tensor(1e-3, device="cuda"), 0.05)
 generator = torch.Generator("cuda").manual_seed(0)

@@ -1,8 +1,9 @@
-"""Kernels compiled side by side, in several processes, before the first pass launches them.
+"""Kernels compiled in parallel, in several processes, before the first pass launches them.
 
-Triton compiles a kernel when it is first launched, one after the other: a training step has two hundred. Here a pass
-runs once without them, only to see which it would launch; then processes (`compile_worker.py`) compile those that
-Triton's cache on disk does not have. A kernel that could not be compiled this way is compiled when it is launched.
+Triton compiles each kernel at its first launch, one at a time: a training step has two hundred. Here a pass runs once
+without those that are not compiled yet, only to see which they are; then processes (`compile_worker.py`) compile those
+that Triton's cache on disk does not have. Whatever fails on the way costs time only: the kernels that are still missing
+are compiled when they are launched. RIPE_COMPILE_PROCESSES=N limits the processes, and 0 turns all of this off.
 """
 
 import contextlib
@@ -13,18 +14,24 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+import torch
+
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.ops.backend import choice
 from ripe_mambaspike.ops.triton_launch import NO_WGMMA_VARIABLE
 
 LOG = logging.getLogger("ripe_mambaspike")
+VARIABLE = "RIPE_COMPILE_PROCESSES"
 MIN_KERNELS = 8  # with fewer, starting a process takes as long
 KERNELS_PER_PROCESS = 4  # at least
-MAX_PROCESSES = 32
+MAX_PROCESSES = 16  # each takes about 350 MB
+PACKAGE = "ripe_mambaspike."  # other kernels are launched and compiled as ever
 LOCK = "ripe-compile.lock"
 
 
@@ -34,56 +41,87 @@ class Kernel(NamedTuple):
     module: str
     name: str
     specialization: str  # JSON by Triton
-    switch: str | None  # the value of NO_WGMMA_VARIABLE while it is compiled
+    no_wgmma: str | None  # the value of NO_WGMMA_VARIABLE while it is compiled
     source: Any  # Triton's ASTSource
     options: Any
 
 
-def compile_ahead(run: Callable[[], object], processes: int | None = None) -> int:
-    """Compile the kernels that `run` launches and that are not compiled yet; returns how many were missing.
+def compile_ahead(run: Callable[[], object], restore: Callable[[], object] = lambda: None) -> int:
+    """Compile the kernels of a pass that are not compiled yet; returns how many there were.
 
-    `run` is called once without these kernels, so all that it computes, and what it leaves behind, is meaningless: the
-    caller restores it. No address may depend on data. `processes`: by default as many as there are cores.
+    `run` is called once without these kernels. All that it computes and leaves behind is then meaningless; `restore`
+    undoes it. No address may depend on data.
     """
     try:
+        found = _find(run)
+    finally:
+        restore()
+    return _compile_missing(found) if found else 0
+
+
+def _find(run: Callable[[], object]) -> list[Kernel]:
+    """The kernels that a pass launches and that this process has not compiled, by running it without them."""
+    try:
         from triton import knobs
-        from triton.runtime import driver
-        from triton.runtime.jit import JITFunction
-    except ImportError:
-        return 0  # an older Triton
-    if knobs.runtime.interpret or knobs.runtime.jit_cache_hook is not None:
-        return 0
+    except ImportError:  # none, or an older one
+        return []
+    off = choice() == "off" or _max_processes() == 0
+    if off or knobs.runtime.interpret or knobs.runtime.jit_cache_hook is not None:
+        return []
     found: dict[Any, Kernel] = {}
     caller = threading.get_ident()
 
-    def note(*, key: Any, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
-        # Another thread's kernel is compiled and launched, but for the threads of PyTorch's backward pass.
-        mine = threading.get_ident() == caller or isinstance(threading.current_thread(), threading._DummyThread)
-        if mine and isinstance(fn.jit_function, JITFunction):
-            switch = os.environ.get(NO_WGMMA_VARIABLE)
-            with contextlib.suppress(Exception):  # it is compiled when it is launched
-                found.setdefault((fn.module, fn.name, str(key), switch), _kernel(fn, compile, switch))
-        return mine
+    def record(*, key: Any, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+        """Whether Triton should neither compile nor launch this kernel."""
+        if threading.get_ident() != caller or not fn.module.startswith(PACKAGE):
+            return False
+        no_wgmma = os.environ.get(NO_WGMMA_VARIABLE)
+        with contextlib.suppress(Exception):  # it is compiled when it is launched
+            found.setdefault((fn.module, fn.name, str(key), no_wgmma), _kernel(fn, compile, no_wgmma))
+        return True
 
-    knobs.runtime.jit_cache_hook = note
+    knobs.runtime.jit_cache_hook = record
     try:
-        with contextlib.suppress(Exception):  # whatever it is, the pass itself raises it again
-            run()
+        # In this thread, backward too: PyTorch's own thread for it may be running another network's.
+        with contextlib.suppress(Exception), torch.autograd.set_multithreading_enabled(False):
+            run()  # whatever it raises, the pass itself raises it again
     finally:
         knobs.runtime.jit_cache_hook = None
-    if len(found) < MIN_KERNELS:
-        return 0
-    with _one_at_a_time(Path(knobs.cache.dir)):
-        missing = [kernel for kernel in found.values() if not _is_cached(kernel)]
-        if len(missing) >= MIN_KERNELS:
-            limit = min(len(os.sched_getaffinity(0)), MAX_PROCESSES) if processes is None else processes
-            count = max(1, min(limit, len(missing) // KERNELS_PER_PROCESS))
-            LOG.info(f"compiling {len(missing)} kernels in {count} process{'es' * (count > 1)}")
-            _compile(missing, vars(driver.active.get_current_target()), count)
+    return list(found.values())
+
+
+def _compile_missing(found: Sequence[Kernel]) -> int:
+    missing = [kernel for kernel in found if not _is_cached(kernel)]
+    if len(missing) < MIN_KERNELS:
+        return len(missing)
+    try:
+        from triton import knobs
+        from triton.runtime import driver
+
+        with _one_at_a_time(Path(knobs.cache.dir)):
+            missing = [kernel for kernel in missing if not _is_cached(kernel)]  # others may have compiled them
+            count = max(1, min(_max_processes(), len(missing) // KERNELS_PER_PROCESS))
+            if len(missing) >= MIN_KERNELS:
+                LOG.warning(f"compiling {len(missing)} kernels in {count} process{'es' * (count > 1)}, once")
+                _compile(missing, vars(driver.active.get_current_target()), count)
+    except Exception as error:  # any: it only saves time
+        LOG.warning(f"kernels are compiled one at a time ({str(error) or repr(error)})")
     return len(missing)
 
 
-def _kernel(fn: Any, compile: dict[str, Any], switch: str | None) -> Kernel:
+def _max_processes() -> int:
+    given = os.environ.get(VARIABLE) or os.environ.get("OMP_NUM_THREADS")
+    if given is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, MAX_PROCESSES)
+    if not given.isdecimal():
+        if VARIABLE in os.environ:
+            raise ConfigError.expected(VARIABLE, "a number of processes, 0 for none", repr(given))
+        return 1
+    return int(given)
+
+
+def _kernel(fn: Any, compile: dict[str, Any], no_wgmma: str | None) -> Kernel:
     from triton.compiler import ASTSource
 
     function, specialization = fn.jit_function, compile["specialization_data"]
@@ -91,11 +129,11 @@ def _kernel(fn: Any, compile: dict[str, Any], switch: str | None) -> Kernel:
     source = ASTSource(function, compile["signature"], compile["constants"], compile["configs"][0])
     backend = function.device_caches[compile["device"]][3]
     given = {name: _as_tuple(value) for name, value in json.loads(specialization)["options"].items()}
-    return Kernel(fn.module, fn.name, specialization, switch, source, backend.parse_options(given))
+    return Kernel(fn.module, fn.name, specialization, no_wgmma, source, backend.parse_options(given))
 
 
 def settle_key(function: Any) -> None:
-    """Compute the key of a kernel's source after the keys of those that it calls.
+    """Compute the cache key of a kernel's source after the keys of those that it calls.
 
     The key has the constants of a called kernel only if that one's key is known, so that it would depend on the order
     in which kernels are launched, and two processes would not find each other's.
@@ -114,24 +152,24 @@ def _as_tuple(value: Any) -> Any:
 
 def _is_cached(kernel: Kernel) -> bool:
     """Whether Triton's cache on disk has it. The names are Triton's, and may change with it."""
-    from triton.compiler.compiler import get_cache_invalidating_env_vars, get_cache_key, make_backend
-    from triton.runtime import driver
-    from triton.runtime.cache import get_cache_manager
-
     try:
-        with switched(kernel.switch):
+        from triton.compiler.compiler import get_cache_invalidating_env_vars, get_cache_key, make_backend
+        from triton.runtime import driver
+        from triton.runtime.cache import get_cache_manager
+
+        with no_wgmma_as(kernel.no_wgmma):
             backend, variables = make_backend(driver.active.get_current_target()), get_cache_invalidating_env_vars()
         key = get_cache_key(kernel.source, backend, kernel.options, variables)
         name = f"{kernel.source.name[:150]}.json"
         group = get_cache_manager(hashlib.sha256(key.encode()).hexdigest()).get_group(name)
-    except (AttributeError, TypeError, OSError, ValueError):
+    except Exception:  # any: it is compiled again
         return False
     return bool(group and name in group)
 
 
 @contextlib.contextmanager
-def switched(value: str | None) -> Iterator[None]:
-    """NO_WGMMA_VARIABLE has this value inside."""
+def no_wgmma_as(value: str | None) -> Iterator[None]:
+    """Inside, NO_WGMMA_VARIABLE has this value."""
     before = os.environ.get(NO_WGMMA_VARIABLE)
     _set(value)
     try:
@@ -149,21 +187,23 @@ def _set(value: str | None) -> None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Processes that start together take turns: the next one finds most kernels compiled."""
+    """Processes that start together take turns: a later one finds compiled what it shares with the first."""
     import fcntl
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("w")
-    except OSError:
-        yield
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a file system without locks
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((folder / LOCK).open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                LOG.warning("waiting for another process that compiles kernels")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process that was started meanwhile has it open, too
         yield
 
 
-def _compile(kernels: Iterable[Kernel], target: dict[str, Any], count: int) -> None:
+def _compile(kernels: Sequence[Kernel], target: dict[str, Any], count: int) -> None:
     """Hand the kernels to processes, one by one to whichever is free."""
     waiting: SimpleQueue[str] = SimpleQueue()
     for kernel in kernels:
@@ -172,29 +212,33 @@ def _compile(kernels: Iterable[Kernel], target: dict[str, Any], count: int) -> N
     command = [sys.executable, "-m", "ripe_mambaspike.ops.compile_worker", json.dumps(target)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "bufsize": 1}
     workers: list[subprocess.Popen[str]] = []
-    try:
-        with ThreadPoolExecutor(count) as threads:
-            try:
-                for _ in range(count):
-                    workers.append(subprocess.Popen(command, text=True, env=environment, **pipes))
-                list(threads.map(lambda worker: _feed(worker, waiting), workers))
-            finally:  # also on Ctrl-C: the threads end when their processes do
-                for worker in workers:
-                    worker.kill()
-    except OSError as error:
-        LOG.warning(f"kernels are compiled one by one: no process can be started ({error.strerror or error})")
+    with ThreadPoolExecutor(count) as threads:
+        try:
+            for _ in range(count):
+                workers.append(subprocess.Popen(command, text=True, env=environment, process_group=0, **pipes))
+            ended = list(threads.map(lambda worker: _feed(worker, waiting), workers))
+        finally:  # also on Ctrl-C: the threads end when their processes do
+            for worker in workers:
+                worker.kill()
+                worker.wait()
     for worker in workers:
-        worker.wait()
         for pipe in (worker.stdin, worker.stdout):
             with contextlib.suppress(OSError):  # what the process did not read
                 pipe.close()  # type: ignore[union-attr]
+    if not all(ended):
+        LOG.warning(f"{ended.count(False)} of {count} processes that compile kernels died; the rest is compiled later")
 
 
-def _feed(worker: "subprocess.Popen[str]", waiting: "SimpleQueue[str]") -> None:
+def _feed(worker: "subprocess.Popen[str]", waiting: "SimpleQueue[str]") -> bool:
+    """Give a process one kernel after the other until none is left; False if it dies before."""
     assert worker.stdin is not None
     assert worker.stdout is not None
-    with contextlib.suppress(Empty, OSError):  # a process that died; the others go on
-        while True:
+    while True:
+        try:
             worker.stdin.write(waiting.get_nowait() + "\n")  # by lines, without a flush
-            if not worker.stdout.readline():
-                return
+        except Empty:
+            return True
+        except OSError:
+            return False
+        if not worker.stdout.readline():
+            return False

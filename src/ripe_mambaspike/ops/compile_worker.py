@@ -7,15 +7,16 @@ each with a line. A kernel that it cannot compile is left to the process that la
 import contextlib
 import importlib
 import json
+import os
+import signal
 import sys
 from typing import Any
 
-from ripe_mambaspike.ops.compile_ahead import settle_key, switched
+from ripe_mambaspike.ops.compile_ahead import no_wgmma_as, settle_key
 from ripe_mambaspike.ops.triton_launch import Synchronous
-from ripe_mambaspike.own_modules import import_own_modules
 
 
-class Target:
+class CompilingDriver:
     """Stands in for Triton's driver, which would need a GPU."""
 
     def __init__(self, backend: str, arch: Any, warp_size: int) -> None:
@@ -30,25 +31,26 @@ class Target:
         return 0
 
 
-def compile_kernel(module: str, name: str, specialization: str, switch: str | None) -> None:
+def compile_kernel(module: str, name: str, specialization: str, no_wgmma: str | None) -> None:
     found = getattr(importlib.import_module(module), name)
     function = found.kernel if isinstance(found, Synchronous) else found
     settle_key(function)
-    with switched(switch):
+    with no_wgmma_as(no_wgmma):
         function.preload(specialization)
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides when it ends
     from triton.runtime import driver
 
-    driver.set_active(Target(**json.loads(sys.argv[1])))
-    with contextlib.suppress(Exception):
-        import_own_modules()
-    for line in sys.stdin:
-        task = json.loads(line)
-        with contextlib.suppress(Exception):
-            compile_kernel(task["module"], task["name"], task["specialization"], task["switch"])
-        print("done", flush=True)
+    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
+        os.dup2(2, 1)  # whatever is printed is no answer
+        driver.set_active(CompilingDriver(**json.loads(sys.argv[1])))
+        for line in sys.stdin:
+            task = json.loads(line)
+            with contextlib.suppress(Exception):
+                compile_kernel(task["module"], task["name"], task["specialization"], task["no_wgmma"])
+            print("done", file=answers)
 
 
 if __name__ == "__main__":

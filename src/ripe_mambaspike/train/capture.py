@@ -34,9 +34,11 @@ class CapturedStep:
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
         self._model, self._optimizer = model, optimizer
         snapshot = _snapshot(model, optimizer)
-        compile_ahead(lambda: accumulated_step(model, optimizer, self.batches, settings))
-        self._warm_up(settings)
-        _restore(model, optimizer, snapshot)
+        compile_step(model, optimizer, self.batches, settings)
+        try:
+            self._warm_up(settings)
+        finally:
+            _restore(model, optimizer, snapshot)
         self._recorded: StepSettings | None = None
         self.record(settings)
 
@@ -78,10 +80,13 @@ def capture_step(model: Model, optimizer: Optimizer, x: Tensor, y: Tensor, setti
 
 
 def compile_step(model: Model, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> None:
-    """Compile the kernels of a step that is not captured; the network and the optimizer stay as they are."""
+    """Compile the kernels of a step; the network and the optimizer stay as they are."""
+    if model.modification() is not None:  # a module of the user's would see a step without kernels
+        return
     snapshot = _snapshot(model, optimizer)
-    compile_ahead(lambda: accumulated_step(model, optimizer, batches, settings))
-    _restore(model, optimizer, snapshot)
+    compile_ahead(
+        lambda: accumulated_step(model, optimizer, batches, settings), lambda: _restore(model, optimizer, snapshot)
+    )
 
 
 def used_settings(model: Model, settings: StepSettings) -> StepSettings:
