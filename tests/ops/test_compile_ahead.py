@@ -236,3 +236,5 @@ def test_a_captured_step_has_the_same_bits_as_without(tmp_path):
     assert compiled[0] > 100
     assert none == []
     assert ahead == launched
+    made = {way: len(list((tmp_path / way).glob("*/*.cubin"))) for way in ("ahead", "launch")}
+    assert made["ahead"] == made["launch"] <= 1.05 * compiled[0]  # the launch found what was compiled ahead
