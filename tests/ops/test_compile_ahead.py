@@ -68,6 +68,7 @@ def test_processes_that_die_leave_the_kernels_to_the_launch(program, tmp_path):
     assert not list((tmp_path / "kernels").glob("*/*.cubin"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
     ["ahead.sys.executable = '/nowhere'", "ahead.sys.executable = None", "ahead._max_processes = lambda: 1 / 0"],
@@ -78,6 +79,7 @@ def test_what_fails_costs_time_only(program, broken):
     assert "kernels are compiled one at a time" in log
 
 
+@pytest.mark.slow
 def test_a_file_system_without_locks(program):
     lines = """
 import fcntl
@@ -108,6 +110,7 @@ print(json.dumps([missing > 20, knobs.runtime.jit_cache_hook is None, undone]))
     assert program(lines)[0] == [True, True, ["undone", "compiled"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", ["RIPE_COMPILE_PROCESSES=0", "RIPE_KERNELS=off"])
 def test_it_can_be_turned_off(program, switch):
     name, _, value = switch.partition("=")
@@ -120,6 +123,7 @@ print(json.dumps([ahead.compile_ahead(lambda: ran.append(1)), ran]))
     assert program(lines) == ([0, []], "")
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(program):
     lines = """
 import os
@@ -179,6 +183,7 @@ print(json.dumps([missing > 20, raised]))
     assert "launcher_cls" in raised[0]
 
 
+@pytest.mark.slow
 def test_an_own_hook_of_triton_is_left_alone(program):
     lines = """
 seen = []
@@ -189,6 +194,7 @@ print(json.dumps([found, len(seen), knobs.runtime.jit_cache_hook is mine]))
     assert program(lines)[0] == [0, 0, True]
 
 
+@pytest.mark.slow
 def test_few_kernels_are_left_to_the_launch(program):
     lines = "ahead.MIN_KERNELS = 1000\nahead._compile = None\n" + COMPILE
     missing, log = program(lines)
