@@ -39,7 +39,7 @@ def compile_kernel(module: str, name: str, specialization: str, no_wgmma: str | 
         function.preload(specialization)
 
 
-def main() -> None:
+def compile_from_stdin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides when it ends
     from triton.runtime import driver
 
@@ -54,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compile_from_stdin()
