@@ -24,6 +24,7 @@ from typing import Any, cast
 
 from ripe_mambaspike import evaluate, simulate_dataset
 from ripe_mambaspike.data.gesture_calibration import calibrate_gestures, read_gestures
+from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.gesture_classes import CLASSES
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.simulate.gestures.fit import GestureRecording
@@ -31,6 +32,7 @@ from ripe_mambaspike.files import write_file
 from ripe_mambaspike.inference.classifier import load_network
 from ripe_mambaspike.inference.evaluate_windows import evaluate_windows
 from ripe_mambaspike.inference.predict import predict
+from ripe_mambaspike.ops.cores import available_cores
 from ripe_mambaspike.train.callback import SilentCallback
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
 from ripe_mambaspike.train.run import train
@@ -92,13 +94,9 @@ def leave_out(clip: GestureRecording, given: argparse.Namespace) -> dict[str, An
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    head = [
-        "clip left out",
-        "answer",
-        "probability of its class",
-        *(f"windows of {ms / 1000:g} s" for ms in WINDOWS_MS),
-    ]
-    rows = [[*head, "simulated", "shuffled"], ["---"] * (len(head) + 2)]
+    lengths = [f"windows of {length / 1000:g} s" for length in WINDOWS_MS]
+    head = ["clip left out", "answer", "probability of its class", *lengths, "simulated", "shuffled"]
+    rows = [head, ["---"] * len(head)]
     for one in results:
         right = "" if one["answer"] == one["class"] else " ✗"
         share = f"{100 * one['probabilities'][one['class']]:.1f} %"
@@ -138,11 +136,22 @@ def main() -> None:
     for part, count in COUNTS.items():
         parser.add_argument(f"--{part}", type=int, default=count, help=f"simulated {part} clips")
     given = parser.parse_args()
+    for option, number in (("--jobs", given.jobs), ("--workers", given.workers)):
+        if number is not None and number < 1:
+            parser.error(f"{option}: expected an int of at least 1, got {number}")
+    try:
+        leave_out_each(given, parser)
+    except RipeError as error:
+        parser.error(str(error))
+
+
+def leave_out_each(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """The clips without an answer so far, and then the table of all."""
     clips = {one.name: one for one in read_gestures(given.real)}
     chosen = given.clips or list(clips)
     if unknown := [name for name in chosen if name not in clips]:
         parser.error(f"--clips: expected some of {', '.join(clips)}, got {', '.join(unknown)}")
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     given.workers = given.workers or max(1, cores // given.jobs)
     answers = given.out / "answers"
     answers.mkdir(parents=True, exist_ok=True)

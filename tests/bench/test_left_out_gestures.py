@@ -69,7 +69,16 @@ def test_each_clip_is_answered_once_by_a_network_of_the_others_camera(run, tmp_p
         run("--seed", "1")
 
 
-def test_another_clip_is_refused(run, capsys):
-    with pytest.raises(SystemExit):
-        run("--clips", "03_jump")
-    assert "--clips: expected some of 01_clap, 02_wave, got 03_jump" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--clips", "03_jump"), "--clips: expected some of 01_clap, 02_wave, got 03_jump"),
+        (("--jobs", "0"), "--jobs: expected an int of at least 1, got 0"),
+        (("--real", "nowhere"), "nowhere: real: expected at least two recordings NN_NAME.bin, got 0"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence(run, capsys, words, sentence):
+    with pytest.raises(SystemExit) as ended:
+        run(*words)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err

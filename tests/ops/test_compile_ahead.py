@@ -124,6 +124,21 @@ print(json.dumps([ahead.compile_ahead(lambda: ran.append(1)), ran]))
 
 
 @pytest.mark.slow
+def test_a_study_s_share_of_the_cores_is_not_that_of_compiling(program):
+    lines = """
+import os
+del os.environ["RIPE_COMPILE_PROCESSES"]
+os.environ["OMP_NUM_THREADS"] = "1"
+os.sched_getaffinity = lambda process: set(range(6))
+counts = []
+ahead._compile = lambda kernels, target, count: counts.append(count)
+ahead.compile_ahead(run)
+print(json.dumps(counts))
+"""
+    assert program(lines) == ([6], "compiling 31 kernels in 6 processes, once\n")
+
+
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(program):
     lines = """
 import os

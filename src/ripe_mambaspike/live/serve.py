@@ -24,7 +24,7 @@ from ripe_mambaspike.live.recorder import ClipRecorder
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 from ripe_mambaspike.live.session import RecordingSession
 from ripe_mambaspike.live.training_job import TrainingJob
-from ripe_mambaspike.train.threads import available_cores
+from ripe_mambaspike.ops.cores import available_cores
 
 PACKAGES = ("starlette", "uvicorn", "websockets")
 SWITCH_SECONDS = 0.0005  # the interpreter's thread switch interval, so that frames are not delayed by the network

@@ -24,6 +24,7 @@ import torch
 
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.ops.backend import choice
+from ripe_mambaspike.ops.cores import available_cores
 from ripe_mambaspike.ops.triton_launch import NO_WGMMA_VARIABLE
 
 LOG = logging.getLogger("ripe_mambaspike")
@@ -110,14 +111,12 @@ def _compile_missing(found: Sequence[Kernel]) -> int:
 
 
 def _max_processes() -> int:
-    given = os.environ.get(VARIABLE) or os.environ.get("OMP_NUM_THREADS")
-    if given is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, MAX_PROCESSES)
+    """Not by OMP_NUM_THREADS: the runs of a study share the cores, but they compile by turns."""
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return min(available_cores(), MAX_PROCESSES)
     if not given.isdecimal():
-        if VARIABLE in os.environ:
-            raise ConfigError.expected(VARIABLE, "a number of processes, 0 for none", repr(given))
-        return 1
+        raise ConfigError.expected(VARIABLE, "a number of processes, 0 for none", repr(given))
     return int(given)
 
 

@@ -19,13 +19,13 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from ripe_mambaspike.files import write_file
+from ripe_mambaspike.ops.cores import available_cores
 from ripe_mambaspike.schema import decode_json
 from ripe_mambaspike.studies.plan import StudyRun
 from ripe_mambaspike.studies.worker import ANSWERS_VARIABLE, Answer, RunTask
 from ripe_mambaspike.train import jobs
 from ripe_mambaspike.train.recipes import to_dict
 from ripe_mambaspike.train.threads import VARIABLE as THREADS_VARIABLE
-from ripe_mambaspike.train.threads import available_cores
 
 STOP_SECONDS = 30.0  # that a worker has for its last step and the checkpoint
 POLL_SECONDS = 0.5

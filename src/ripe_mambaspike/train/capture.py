@@ -33,8 +33,8 @@ class CapturedStep:
         require_unmodified(model, "capture_step")
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
         self._model, self._optimizer = model, optimizer
-        snapshot = _snapshot(model, optimizer)
         compile_step(model, optimizer, self.batches, settings)
+        snapshot = _snapshot(model, optimizer)
         try:
             self._warm_up(settings)
         finally:

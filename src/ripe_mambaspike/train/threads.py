@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import torch
 
+from ripe_mambaspike.ops.cores import available_cores
+
 LOG = logging.getLogger("ripe_mambaspike")
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -38,10 +40,3 @@ def resume_threads(recorded: int, report: Callable[[str], None]) -> None:
         LOG.warning(f"{VARIABLE}: expected {recorded}, as the run began, got {here}, which is ignored")
     if recorded > (cores := available_cores()):
         LOG.warning(f"the run began with {recorded} threads, and this machine has {cores} cores: it will be slow")
-
-
-def available_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
