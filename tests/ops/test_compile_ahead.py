@@ -1,9 +1,13 @@
 """Kernels compiled in other processes, for a stand-in GPU: Triton compiles without one, and nothing is launched."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,6 +98,79 @@ missing = ahead.compile_ahead(run)
 print(json.dumps([missing > 20, compiled == [missing]]))
 """
     assert program(lines)[0] == [True, True]
+
+
+def test_looking_for_kernels_leaves_the_environment_as_it_is(program):
+    """Another thread may be compiling with the switch set, or without it."""
+    lines = """
+import os
+found = ahead._find(run)
+wanted = {kernel.no_wgmma for kernel in found}
+keys = {value: ahead._key_variables(value) for value in wanted}
+before, changes = dict(os.environ), []
+os.putenv = lambda *pair: changes.append(pair)
+os.unsetenv = lambda *name: changes.append(name)
+cached = [ahead._is_cached(kernel) for kernel in found]
+print(json.dumps([sorted(map(str, wanted)), [keys[None], keys["1"]], any(cached), changes]))
+"""
+    values, variables, any_cached, changes = program(lines)[0]
+    assert values == ["1", "None"]
+    assert variables == [{}, {"DISABLE_MMA_V3": "true"}]
+    assert not any_cached
+    assert changes == []
+
+
+@pytest.mark.slow
+def test_kernels_with_and_without_the_switch_are_found_again(program):
+    lines = """
+found = ahead._find(run)
+ahead._compile_missing(found)
+print(json.dumps([[ahead._is_cached(kernel) for kernel in found], sorted({str(kernel.no_wgmma) for kernel in found})]))
+"""
+    (cached, values), _ = program(lines)
+    assert all(cached)
+    assert values == ["1", "None"]
+
+
+def test_names_that_another_triton_may_not_have(program):
+    lines = """
+import triton.compiler.compiler as compiler
+del compiler.get_cache_key
+ahead._compile = None
+missing = ahead.compile_ahead(run)
+print(json.dumps(missing))
+"""
+    missing, log = program(lines)
+    assert missing > 20
+    assert log.count("kernels are compiled one at a time") == 1
+
+
+@pytest.mark.slow
+def test_stopping_leaves_no_process_and_no_file(tmp_path):
+    """Also not an assembler that a process has started, nor what that writes."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "kernels"), "RIPE_COMPILE_PROCESSES": "2"}
+    environment |= {"TMPDIR": str(folder)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + COMPILE], env=environment, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stderr is not None
+        while b"compiling" not in running.stderr.readline():
+            assert running.poll() is None
+        begun = time.monotonic()
+        while not list(folder.glob("*/*.ptx*")) and time.monotonic() < begun + 60:
+            time.sleep(0.005)
+        assert list(folder.glob("*/*")), "nothing was compiled within a minute"
+        running.send_signal(signal.SIGINT)
+        running.stderr.read()
+    assert running.returncode != 0
+    assert list(folder.iterdir()) == []
+    mine = str(tmp_path).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            assert mine not in (process / "environ").read_bytes() or int(process.name) == os.getpid()
 
 
 def test_a_pass_that_fails_is_not_an_error_here_and_is_undone(program):

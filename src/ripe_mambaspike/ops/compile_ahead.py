@@ -11,8 +11,10 @@ import hashlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -92,13 +94,14 @@ def _find(run: Callable[[], object]) -> list[Kernel]:
 
 
 def _compile_missing(found: Sequence[Kernel]) -> int:
-    missing = [kernel for kernel in found if not _is_cached(kernel)]
-    if len(missing) < MIN_KERNELS:
-        return len(missing)
+    missing = list(found)
     try:
         from triton import knobs
         from triton.runtime import driver
 
+        missing = [kernel for kernel in missing if not _is_cached(kernel)]
+        if len(missing) < MIN_KERNELS:
+            return len(missing)
         with _one_at_a_time(Path(knobs.cache.dir)):
             missing = [kernel for kernel in missing if not _is_cached(kernel)]  # others may have compiled them
             count = max(1, min(_max_processes(), len(missing) // KERNELS_PER_PROCESS))
@@ -150,38 +153,27 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _is_cached(kernel: Kernel) -> bool:
-    """Whether Triton's cache on disk has it. The names are Triton's, and may change with it."""
-    try:
-        from triton.compiler.compiler import get_cache_invalidating_env_vars, get_cache_key, make_backend
-        from triton.runtime import driver
-        from triton.runtime.cache import get_cache_manager
+    """Whether Triton's cache on disk has it. The names are Triton's; with a version that has others this raises."""
+    from triton.compiler.compiler import get_cache_key, make_backend
+    from triton.runtime import driver
+    from triton.runtime.cache import get_cache_manager
 
-        with no_wgmma_as(kernel.no_wgmma):
-            backend, variables = make_backend(driver.active.get_current_target()), get_cache_invalidating_env_vars()
-        key = get_cache_key(kernel.source, backend, kernel.options, variables)
-        name = f"{kernel.source.name[:150]}.json"
-        group = get_cache_manager(hashlib.sha256(key.encode()).hexdigest()).get_group(name)
-    except Exception:  # any: it is compiled again
-        return False
+    backend = make_backend(driver.active.get_current_target())
+    key = get_cache_key(kernel.source, backend, kernel.options, _key_variables(kernel.no_wgmma))
+    name = f"{kernel.source.name[:150]}.json"
+    group = get_cache_manager(hashlib.sha256(key.encode()).hexdigest()).get_group(name)
     return bool(group and name in group)
 
 
-@contextlib.contextmanager
-def no_wgmma_as(value: str | None) -> Iterator[None]:
-    """Inside, NO_WGMMA_VARIABLE has this value."""
-    before = os.environ.get(NO_WGMMA_VARIABLE)
-    _set(value)
-    try:
-        yield
-    finally:
-        _set(before)
+def _key_variables(no_wgmma: str | None) -> dict[str, str]:
+    """What Triton's keys have of the environment, with this value of NO_WGMMA_VARIABLE.
 
+    The environment itself stays: another thread may be compiling by it.
+    """
+    from triton.compiler.compiler import get_cache_invalidating_env_vars
 
-def _set(value: str | None) -> None:
-    if value is None:
-        os.environ.pop(NO_WGMMA_VARIABLE, None)
-    else:
-        os.environ[NO_WGMMA_VARIABLE] = value
+    found = {name: value for name, value in get_cache_invalidating_env_vars().items() if name != NO_WGMMA_VARIABLE}
+    return found | ({NO_WGMMA_VARIABLE: str(no_wgmma in ("1", "true", "on")).lower()} if no_wgmma else {})
 
 
 @contextlib.contextmanager
@@ -207,18 +199,20 @@ def _compile(kernels: Sequence[Kernel], target: dict[str, Any], count: int) -> N
     waiting: SimpleQueue[str] = SimpleQueue()
     for kernel in kernels:
         waiting.put(json.dumps(kernel._asdict() | {"source": None, "options": None}))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "ripe_mambaspike.ops.compile_worker", json.dumps(target)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "bufsize": 1}
     workers: list[subprocess.Popen[str]] = []
-    with ThreadPoolExecutor(count) as threads:
+    with tempfile.TemporaryDirectory(prefix="ripe-compile-") as folder, ThreadPoolExecutor(count) as threads:
+        environment = os.environ | own | {"TMPDIR": folder}  # where a compiler that is killed leaves its files
         try:
             for _ in range(count):
                 workers.append(subprocess.Popen(command, text=True, env=environment, process_group=0, **pipes))
             ended = list(threads.map(lambda worker: _feed(worker, waiting), workers))
         finally:  # also on Ctrl-C: the threads end when their processes do
             for worker in workers:
-                worker.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)  # with the assembler that it may have started
                 worker.wait()
     for worker in workers:
         for pipe in (worker.stdin, worker.stdout):

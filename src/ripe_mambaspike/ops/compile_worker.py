@@ -10,10 +10,11 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from ripe_mambaspike.ops.compile_ahead import no_wgmma_as, settle_key
-from ripe_mambaspike.ops.triton_launch import Synchronous
+from ripe_mambaspike.ops.compile_ahead import settle_key
+from ripe_mambaspike.ops.triton_launch import NO_WGMMA_VARIABLE, Synchronous
 
 
 class CompilingDriver:
@@ -37,6 +38,24 @@ def compile_kernel(module: str, name: str, specialization: str, no_wgmma: str | 
     settle_key(function)
     with no_wgmma_as(no_wgmma):
         function.preload(specialization)
+
+
+@contextlib.contextmanager
+def no_wgmma_as(value: str | None) -> Iterator[None]:
+    """Inside, NO_WGMMA_VARIABLE has this value. For a process of one thread."""
+    before = os.environ.get(NO_WGMMA_VARIABLE)
+    _set(value)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(value: str | None) -> None:
+    if value is None:
+        os.environ.pop(NO_WGMMA_VARIABLE, None)
+    else:
+        os.environ[NO_WGMMA_VARIABLE] = value
 
 
 def compile_from_stdin() -> None:
