@@ -55,6 +55,20 @@ def test_added_runs_are_not_run_again(tmp_path):
     assert run_weights(plan, todo) == pytest.approx([66.0, 66.0])  # as long as the added ones took
 
 
+def test_a_network_that_has_not_ended_anywhere_takes_as_long_for_a_clip_as_the_others(tmp_path):
+    path = tmp_path / "first" / NAME / "results.json"
+    stored(tmp_path / "first", (0,))
+    document = json.loads(path.read_text())
+    document["runs"] = [one for one in document["runs"] if one["arm"] == "mamba"]
+    path.write_text(json.dumps(document))
+    report(tmp_path / "here", (0, 1), add=[path])
+    plan = planned(tmp_path / "here", (0, 1))
+    clips, epochs = document["runs"][0]["clips"]["train"], plan.runs[0].recipe.schedule.epochs
+    weights = dict(zip([str(run) for run in plan.runs], run_weights(plan, plan.runs), strict=True))
+    # No data is there, so that the clips of a run are not known and count as one.
+    assert sorted(set(weights.values())) == pytest.approx([66.0 / (clips * epochs), 66.0])
+
+
 def test_a_run_of_its_own_is_preferred(tmp_path):
     stored(tmp_path / "first", (0, 1))
     for run in planned(tmp_path / "here", (0,)).runs:
@@ -71,6 +85,19 @@ def test_a_run_without_what_this_study_measures_is_run_again(tmp_path):
     path.write_text(json.dumps(document))
     report(tmp_path / "here", add=[path])
     assert len(missing_runs(planned(tmp_path / "here", (0,)))) == 1
+
+
+def test_a_record_is_not_replaced_by_one_of_which_less_was_measured(tmp_path):
+    stored(tmp_path / "first", (0,))
+    path = tmp_path / "first" / NAME / "results.json"
+    poor = tmp_path / "poor.json"
+    document = json.loads(path.read_text())
+    for one in document["runs"]:
+        one["measures"]["measured"] = []
+    poor.write_text(json.dumps(document))
+    for files in ([path, poor], [poor, path], [poor]):
+        report(tmp_path / "here", (0,), add=files)
+        assert not missing_runs(planned(tmp_path / "here", (0,)))
 
 
 def test_results_without_a_run_of_this_study_are_refused(tmp_path):
@@ -95,6 +122,7 @@ def test_runs_on_other_data_are_refused(tmp_path, gestures_root, tiny_settings):
     path.write_text(json.dumps(document))
     with raises(DataError, "store"):
         run_study(NAME, ["synthgesture"], [0], root=gestures_root, add=[path], **{**options, "out": tmp_path / "other"})
+    assert not (tmp_path / "other" / NAME / "added.json").exists()
 
 
 def test_the_document_is_read_as_it_was_written(tmp_path):

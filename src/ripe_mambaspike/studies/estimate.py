@@ -53,16 +53,20 @@ def estimate_study(plan: StudyPlan, todo: Sequence[StudyRun], *, measure: bool =
 
 
 def run_weights(plan: StudyPlan, todo: Sequence[StudyRun]) -> list[float]:
-    """How long the runs take in comparison; networks that have not ended yet as long as the median of those that have.
+    """Seconds that the runs take: networks of which none has ended as many for a clip as the median of those that have.
 
-    All alike for each clip where no run has ended.
+    Where no run has ended, here or on another machine, the number of their clips.
     """
     clips = _clips(todo)
+    epochs = {(run.set, run.key): run.recipe.schedule.epochs for run in plan.runs}
     elsewhere: dict[str, list[float]] = {}
+    known = []
     for record in read_added(plan.folder).values():
         elsewhere.setdefault(record.recipe, []).append(record.seconds)
+        if (record.set, record.recipe) in epochs and record.seconds > 0 and "train" in record.clips:
+            known.append(record.clips["train"] * epochs[record.set, record.recipe] / record.seconds)
     speeds = {name: finished_speeds(plan.out / "runs" / name) for name in plan.sets}
-    known = [one.clips_per_second for found in speeds.values() for one in found]
+    known += [one.clips_per_second for found in speeds.values() for one in found]
     usual = statistics.median(known) if known else 1.0
     counts = [clips[_data_key(run)] for run in todo]
     found = [_seconds(run, count, speeds[run.set], {}) for run, count in zip(todo, counts, strict=True)]

@@ -95,14 +95,23 @@ def make_results_folder(plan: StudyPlan) -> None:
 
 
 def add_runs(plan: StudyPlan, paths: Sequence[Path]) -> Records:
-    """Take over the runs of other results.json files, and keep them beside the study's results; returns all added."""
-    added = read_added(plan.folder)
+    """Take over the runs of other results.json files, and keep them beside the study's results; returns all added.
+
+    Of two records of a run the later one counts, unless it lacks something that the study measures and the other has.
+    """
+    added, study = read_added(plan.folder), plan.study
+
+    def is_whole(record: RunRecord) -> bool:
+        return is_measured(record.measures, study.measures, study.conditions)
+
     for path in paths:
         file = path / "results.json" if path.is_dir() else path
         runs = read_json(file, _StoredRuns).runs
         if not {one.id for one in runs} & {id_of(run) for run in plan.runs}:
             raise DataError.expected("add", f"runs of '{plan.study.name}'", f"{len(runs)} others", path=file)
-        added |= {one.id: one for one in runs}
+        added |= {one.id: one for one in runs if one.id not in added or is_whole(one) or not is_whole(added[one.id])}
+    for run in plan.runs:
+        added_to(run, added, study)  # raises, before anything is kept, for runs on other data
     if paths:
         make_results_folder(plan)
         text = msgspec.json.format(msgspec.json.encode(AddedRuns(runs=list(added.values()))), indent=1) + b"\n"
