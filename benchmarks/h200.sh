@@ -8,7 +8,7 @@
 # More parts are run when they are named. `studies` makes the open sets (SETS) from the pictures in PICTURES (folders
 # cifar10 and caltech101), and runs the STUDIES on each set, JOBS runs at a time, while the next set is made. Runs in
 # benchmarks/results/studies and in the results.json files that BEFORE names are not run again. Every set's results go
-# to STUDY-SET.json every minute, so nothing but the runs under way is lost; the next call adds these files.
+# to STUDY-SET.json every half minute, so nothing but the runs under way is lost; the next call adds these files.
 # STUDY_OPTIONS are further words for `ripe study`. `peers-speed` times all networks, on a GPU that does nothing else.
 set -u
 out=${OUT:?a folder for the results}
@@ -84,6 +84,7 @@ run_studies() {
         running+=($!)
     done
     wait "${running[@]}"
+    command -v nvidia-cuda-mps-control >/dev/null && echo quit | nvidia-cuda-mps-control # `peers-speed` has the GPU alone
 }
 
 for part in ${@:-tests train infer ops stream}; do

@@ -8,12 +8,13 @@ window apart. Its accuracy on simulated test clips is measured too, also with th
 The real clips are in no training, and no answer of a network plays a part in a fit. But the ranges of the simulated
 scenes were set by hand with a look at the statistics of all of them (docs/simulator.md): only the camera is left out.
 --out keeps the cameras, the sets, the runs and a results.json; what is there is not done again, the same command
-continues, and other settings are refused.
+continues, and other settings or clips are refused.
 
 Usage: python benchmarks/left_out_gestures.py --real DIR --out DIR [--recipe NAME] [--set FIELD=VALUE …] [--jobs N]
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -63,6 +64,11 @@ def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """What an answer depends on, beside the clips."""
     counts = {part: getattr(given, part) for part in COUNTS}
     return {"recipe": given.recipe, "set": given.set, "clips": counts, "rounds": given.rounds, "seed": given.seed}
+
+
+def checksum(clip: GestureRecording) -> str:
+    """Of its events."""
+    return hashlib.sha256(b"".join(clip.events[name].tobytes() for name in ("x", "y", "t", "p"))).hexdigest()
 
 
 def leave_out(clip: GestureRecording, given: argparse.Namespace) -> dict[str, Any]:
@@ -156,7 +162,7 @@ def leave_out_each(given: argparse.Namespace, parser: argparse.ArgumentParser) -
     answers = given.out / "answers"
     answers.mkdir(parents=True, exist_ok=True)
     kept = given.out / "settings.json"
-    settings = {**settings_of(given), "real": list(clips)}
+    settings = {**settings_of(given), "real": {name: checksum(clip) for name, clip in clips.items()}}
     if kept.exists() and (before := json.loads(kept.read_text())) != settings:
         parser.error(f"--out: expected a folder of the same settings, got one of {before}")
     write_file(kept, json.dumps(settings, indent=1).encode() + b"\n")

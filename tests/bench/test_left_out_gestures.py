@@ -1,6 +1,7 @@
 """`benchmarks/left_out_gestures.py`: each clip is classified once, and its network's camera was fitted without it."""
 
 import json
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from benchmarks import left_out_gestures as script
 
 from ripe_mambaspike.data import gesture_calibration
 from ripe_mambaspike.data.sets.preparations import PREPARATIONS
+from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.simulate.gestures.camera import load_gesture_camera
 from ripe_mambaspike.events.simulate.gestures.fit import TwinScenes
@@ -67,6 +69,30 @@ def test_each_clip_is_answered_once_by_a_network_of_the_others_camera(run, tmp_p
     assert both.endswith(run())
     with pytest.raises(SystemExit):
         run("--seed", "1")
+    write(Recording(read(tmp_path / "01_clap.npz").events[:-1], SIZE), tmp_path / "01_clap.npz")
+    with pytest.raises(SystemExit):
+        run()
+
+
+def test_several_jobs_answer_each_clip_once(run, tmp_path, monkeypatch):
+    commands = []
+    scores = {"probabilities": {"hand_clapping": 1.0}, "simulated_top1": 1, "simulated_shuffled_top1": 0}
+    answer = {"class": "hand_clapping", "answer": "hand_clapping", "windows": [{"correct": 1, "n": 2}] * 2, **scores}
+
+    def start(command, env):
+        given = command[command.index("--clips") + 1]
+        commands.append(
+            (given, "--part" in command, [word for word in command if word == "--jobs"], env["OMP_NUM_THREADS"])
+        )
+        (tmp_path / "out" / "answers" / f"{given}.json").write_text(json.dumps({"clip": given, **answer}))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(script, "available_cores", lambda: 4)
+    monkeypatch.setattr(script, "calibrate_gestures", lambda *_, **__: None)
+    monkeypatch.setattr(script.subprocess, "run", start)
+    assert "2 of 2 clips right" in run("--jobs", "2")
+    assert sorted(commands) == [(name, True, ["--jobs"] * 2, "2") for name in ("01_clap", "02_wave")]
 
 
 @pytest.mark.parametrize(
