@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.account.energy import ConvActivity
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.peers.layers import SpikeMatmul
+from ripe_mambaspike.ops.backend import kernels
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: F.conv1d,
@@ -40,7 +41,8 @@ def watch_activity(model: Model, x: Tensor) -> list[ConvActivity]:
     watched: tuple[type[nn.Module], ...] = (*CONVOLUTIONS, nn.Linear, SpikeMatmul)
     hooks = [m.register_forward_pre_hook(watch(n)) for n, m in model.named_modules() if isinstance(m, watched)]
     try:
-        model(x)
+        with kernels("off"):  # operators that stand for several modules would not call them
+            model(x)
     finally:
         for hook in hooks:
             hook.remove()

@@ -8,7 +8,10 @@ from tests.raising import raises
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.peers import spikmamba
 from ripe_mambaspike.models.registry import meta_model, model_config
+from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.ops.mamba_inner import mamba_inner
 
 NAME = "spikmamba"
 SMALL = {"width": 16, "num_heads": 4, "depth": 2, "in_size": (32, 40), "time_steps": 4, "num_classes": 3}
@@ -79,21 +82,24 @@ def test_the_mixer_token_by_token():
         torch.testing.assert_close(mixer(x)[0], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_the_fused_scans_equal_the_modules():
+def test_the_fused_scans_equal_the_modules(monkeypatch):
     """In training, with all gradients; a hooked direction is called as a module."""
     mixer = small().mixer
     x = torch.randn(2, 11, 16, requires_grad=True)
     leaves = (x, *mixer.parameters())
-    out = mixer(x)
-    grads = torch.autograd.grad(out.square().sum(), leaves)
-    called = []
-    hook = mixer.backward_mamba.register_forward_hook(lambda *_: called.append(1))
-    expected = mixer(x)
-    expected_grads = torch.autograd.grad(expected.square().sum(), leaves)
-    assert called == [1]
-    hook.remove()
-    mixer(x)
-    assert called == [1]
+    fused, called = [], []
+    monkeypatch.setattr(spikmamba, "mamba_inner", lambda *inputs: fused.append(1) or mamba_inner(*inputs))
+    with kernels("plain"):
+        out = mixer(x)
+        grads = torch.autograd.grad(out.square().sum(), leaves)
+        assert len(fused) == 1
+        hook = mixer.backward_mamba.register_forward_hook(lambda *_: called.append(1))
+        expected = mixer(x)
+        expected_grads = torch.autograd.grad(expected.square().sum(), leaves)
+        assert (len(fused), len(called)) == (1, 1)
+        hook.remove()
+        mixer(x)
+        assert len(fused) == 2
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(grads, expected_grads, rtol=1e-3, atol=1e-5)
 
