@@ -86,3 +86,13 @@ def test_fields_of_another_architecture_are_left_out():
     assert other.model.fields == {"hidden_size": 8}
     same = with_settings(ours, ["model.name=nmnist"])
     assert (same.model.fields, same.model.unused_fields) == (ours.model.fields, ())
+
+
+def test_fields_that_were_left_out_belong_to_the_last_network():
+    left = with_settings(load_recipe("quickstart"), ["model.name=event-mlp", "model.fields.hidden_size=8"])
+    back = with_settings(left, ["model.name=nmnist", "model.fields.neurons=lif"])
+    assert (back.model.fields, back.model.unused_fields) == ({"neurons": "lif"}, ("hidden_size",))
+    again = with_settings(back, ["model.name=cifar10dvs"])
+    assert (again.model.fields, again.model.unused_fields) == ({"neurons": "lif"}, ())
+    with raises(ConfigError, "model.unused_fields"):
+        with_settings(left, ["model.unused_fields=[]"])

@@ -106,6 +106,11 @@ class Model(nn.Module):
         """A pass over clips [B, T, 2, H, W] with all its outputs; `observe` names what to keep by layer."""
         raise NotImplementedError
 
+    @property
+    def uses_sharpness(self) -> bool:
+        """Whether the sharpness of a ForwardMode changes what it computes."""
+        return type(self).run_passes is not Model.run_passes
+
     def run_passes(self, x: Tensor, modes: Sequence[ForwardMode]) -> list[Output]:
         """A pass in each mode; here the hard one alone."""
         if len(modes) != 1 or modes[0].relaxed:

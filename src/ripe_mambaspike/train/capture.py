@@ -47,12 +47,13 @@ class CapturedStep:
         used = used_settings(self._model, settings)
         if used == self._recorded:
             return
-        self._recorded = used
+        self._recorded = None
         self._optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._terms = accumulated_step(self._model, self._optimizer, self.batches, settings)
+        self._recorded = used
 
     def _warm_up(self, settings: StepSettings) -> None:
         stream = torch.cuda.Stream()
@@ -90,11 +91,10 @@ def compile_step(model: Model, optimizer: Optimizer, batches: Sequence[Batch], s
 
 
 def used_settings(model: Model, settings: StepSettings) -> StepSettings:
-    """The settings without those that change nothing: a network with the hard pass alone has its own surrogate."""
-    if model.has_relaxed_pass:
-        return settings
-    weights = replace(settings.weights, relaxed_share=0.0, consistency=0.0)
-    return replace(settings, sharpness=StepSettings.sharpness, weights=weights)
+    """The settings without those that change nothing in the step of this network."""
+    if not model.has_relaxed_pass:
+        settings = replace(settings, weights=replace(settings.weights, relaxed_share=0.0, consistency=0.0))
+    return settings if model.uses_sharpness else replace(settings, sharpness=StepSettings.sharpness)
 
 
 Snapshot = tuple[list[Tensor], dict[int, dict[str, Tensor]]]

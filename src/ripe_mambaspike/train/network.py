@@ -47,7 +47,7 @@ def unused_settings(recipe: Recipe, model: Model) -> list[str]:
         unused.append(f"loss.rates: '{model.name}' has no spikes")
     if model.answers_once and recipe.loss.spread:
         unused.append(f"loss.spread: '{model.name}' answers once for all steps")
-    if type(model).run_passes is Model.run_passes:  # which ignores the sharpness of a ForwardMode
+    if not model.uses_sharpness:
         own = "has a surrogate gradient of its own" if model.num_spiking_layers() else "has no spikes"
         unused.append(f"schedule.sharpness_start, schedule.sharpness_end: '{model.name}' {own}")
     if not isinstance(model, RipeMambaSpike) and recipe.optimizer.tdm_lr_scale != 1:

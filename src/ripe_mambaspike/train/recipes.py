@@ -92,9 +92,11 @@ def check_recipe(recipe: Recipe) -> None:
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with fields set by strings such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
     values, known = to_dict(recipe), field_help()
-    kept = _fields_of_network(recipe, settings)
-    if left := sorted(recipe.model.fields.keys() - kept.keys()):
-        values["model"] |= {"fields": kept, "unused_fields": left}
+    given = [[part.strip() for part in setting.split("=", 1)] for setting in settings]
+    if names := [one[-1] for one in given if one[0] == "model.name"]:
+        kept = _fields_of_network(recipe, names[-1])
+        left = recipe.model.fields.keys() - kept.keys() - {one[0].removeprefix("model.fields.") for one in given}
+        values["model"] |= {"fields": kept, "unused_fields": sorted(left)}
     seen: list[str] = []
     for setting in settings:
         path, equals, text = (part.strip() for part in setting.partition("="))
@@ -106,6 +108,8 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             raise _unknown_field(path)
         if clash := [one for one in seen if f"{one}.".startswith(f"{path}.") or f"{path}.".startswith(f"{one}.")]:
             raise ConfigError.expected(path, "one value", f"a second one after {clash[0]}")
+        if path == "model.unused_fields":
+            raise ConfigError.expected(path, "no setting, since it follows from model.name", short_repr(text))
         seen.append(path)
         value = parse_yaml(text, path)
         if path in TEXT_FIELDS and isinstance(value, int | float):
@@ -119,17 +123,13 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     return recipe_from(values, f"recipe '{recipe.name}'")
 
 
-def _fields_of_network(recipe: Recipe, settings: Sequence[str]) -> dict[str, Any]:
-    """The recipe's `model.fields`; none of them where the settings name a network of another architecture."""
-    given = [[part.strip() for part in setting.split("=", 1)] for setting in settings]
-    names = [one[-1] for one in given if one[0] == "model.name"]
-    fields = dict(recipe.model.fields)
+def _fields_of_network(recipe: Recipe, name: str) -> dict[str, Any]:
+    """The recipe's `model.fields`; none of them for a network of another architecture."""
     known = list_models()
-    if not fields or not names or names[-1] not in known or recipe.model.name not in known:
-        return fields
-    if model_config(names[-1]).architecture == model_config(recipe.model.name).architecture:
-        return fields
-    return {}
+    if name not in known or recipe.model.name not in known:
+        return dict(recipe.model.fields)
+    same = model_config(name).architecture == model_config(recipe.model.name).architecture
+    return dict(recipe.model.fields) if same else {}
 
 
 def difference(a: Recipe, b: Recipe) -> list[str]:

@@ -145,7 +145,7 @@ class Trainer:
         }
         if settings.passes == 1:
             row["relaxed"] = row["consistency"] = None
-        if not self.model.has_relaxed_pass:
+        if not self.model.uses_sharpness:
             row["sharpness"] = None  # its surrogate is its own
         if not self.model.num_spiking_layers():
             row["rate"] = None

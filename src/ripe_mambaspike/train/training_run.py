@@ -170,7 +170,7 @@ class TrainingRun:
             row = self.trainer.train_epoch(self._after_step)
             epoch = self.trainer.state.epoch
             validates = self._validates(epoch)
-            saves = validates or time.monotonic() - self._saved >= self.save_seconds
+            saves = validates or self.processes.any(time.monotonic() - self._saved >= self.save_seconds)
             if validates:
                 row |= self._validate(epoch)
             elif saves:
@@ -290,15 +290,14 @@ class TrainingRun:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint."""
-        if not self.processes.is_first:
-            return
-        store, *extra = self._stores()
-        document = CheckpointDocument(
-            state=replace(self.trainer.state), rows=self.rows, best=self.best, seconds=self._elapsed(),
-            processes=self.processes.world, store=store, extra_stores=extra, threads=torch.get_num_threads(),
-        )  # fmt: skip
-        save_checkpoint(self.folder / CHECKPOINTS, Checkpoint(self.trainer.tensors(), document))
+        """Write a checkpoint; the first process does."""
+        if self.processes.is_first:
+            store, *extra = self._stores()
+            document = CheckpointDocument(
+                state=replace(self.trainer.state), rows=self.rows, best=self.best, seconds=self._elapsed(),
+                processes=self.processes.world, store=store, extra_stores=extra, threads=torch.get_num_threads(),
+            )  # fmt: skip
+            save_checkpoint(self.folder / CHECKPOINTS, Checkpoint(self.trainer.tensors(), document))
         self._saved = time.monotonic()
 
     def _stores(self) -> list[str]:
