@@ -82,6 +82,7 @@ def test_what_is_frozen_stays_and_the_rest_is_learned(tiny, go, others, tmp_path
         "freeze": freeze,
         "lr_scale": 0.1,
         "expanded": False,
+        "made_causal": False,
     }
     normed = {"entry", "stages", "bridge"}
     kept = {"none": set(), "stages": {"entry", "stages"}, "all-but-head": normed}[freeze]
@@ -208,3 +209,17 @@ def test_the_command_starts_from_a_shipped_network(tiny_words, tmp_path, capsys)
         load_recipe(tmp_path / "run" / "recipe.yaml").model.pretrained_checksum
         == (json.loads((weights_folder() / "gestures-simulated" / "config.json").read_text())["weights"]["sha256"])
     )
+
+
+@pytest.mark.parametrize("form", ["training", "deployed"])
+def test_a_start_is_made_causal_where_the_recipe_asks_for_it(tiny, go, make_network, tmp_path, form):
+    start = create_model("dvsgesture", seed=5, **make_network().config.to_dict())
+    start = fuse(start, quiet=True) if form == "deployed" else start
+    start.save_pretrained(tmp_path / "start")
+    fields = "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], causal: true}"
+    asked = (fields, f"model.pretrained={tmp_path / 'start'}", "schedule.epochs=1")
+    result = go(tiny(*asked, "model.expand=true"), tmp_path / "run")
+    trained = from_pretrained(tmp_path / "run")
+    assert (trained.config.causal, trained.config.form) == (True, "training")
+    assert (result["started_from"]["made_causal"], result["started_from"]["form"]) == (True, form)
+    assert not [line for line in result["left_out"] if "causal" in line]

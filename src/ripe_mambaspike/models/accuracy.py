@@ -126,6 +126,7 @@ class StartedFrom(msgspec.Struct, frozen=True, kw_only=True):
     freeze: str
     lr_scale: float  # of all but the head
     expanded: bool = False  # from its deployed to its training form
+    made_causal: bool = False  # from a network that reads in both directions
 
 
 EARLIER_FIELDS = {"cut": "partition"}  # of a result that an earlier version wrote

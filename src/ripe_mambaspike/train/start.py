@@ -1,8 +1,9 @@
 """The network that a run starts from (`model.pretrained`): a shipped one, or that of a run or of a folder.
 
 The run's network has the start's config and form, and all of its weights; with `model.expand`, a deployed start gets
-its training form. Only the last layer is new, unless the start was trained on the same classes. The checksum of the
-start's weights is kept in the run's recipe, so that a run is never resumed from another start.
+its training form, and with `model.fields.causal` one that reads in both directions loses the backward one. Only the
+last layer is new, unless the start was trained on the same classes. The checksum of the start's weights is kept in the
+run's recipe, so that a run is never resumed from another start.
 """
 
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.models.accuracy import StartedFrom
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.causal import make_causal
 from ripe_mambaspike.models.expand import expand
 from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained, weights_checksum
@@ -47,14 +49,24 @@ def load_start(recipe: Recipe, classes: tuple[str, ...]) -> Start | None:
     if settings.pretrained_checksum not in (None, checksum):
         expected = f"the weights {settings.pretrained_checksum}, which the run began with"
         raise ConfigError.expected("model.pretrained", expected, checksum, path=folder)
+    made_causal = _is_to_be_causal(recipe, model)
+    if made_causal:
+        assert isinstance(model, RipeMambaSpike)
+        model = make_causal(model)
     _check_start(recipe, model)
     new_head = model.class_names != classes
     facts = StartedFrom(
         name=settings.pretrained, sha256=checksum, form=model.config.form, new_head=new_head, freeze=settings.freeze,
         lr_scale=recipe.optimizer.pretrained_lr_scale,
         expanded=settings.expand and model.config.form == "deployed" and isinstance(model, RipeMambaSpike),
+        made_causal=made_causal,
     )  # fmt: skip
     return Start(model, facts)
+
+
+def _is_to_be_causal(recipe: Recipe, model: Model) -> bool:
+    """Whether a recipe asks for a causal network, and its start is not one."""
+    return bool(recipe.model.fields.get("causal")) and isinstance(model, RipeMambaSpike) and not model.config.causal
 
 
 def _check_start(recipe: Recipe, model: Model) -> None:
@@ -131,4 +143,5 @@ def describe_start(facts: StartedFrom, num_classes: int) -> str:
     frozen = {"none": "", "stages": "; the spiking stages are frozen", "all-but-head": "; all but the head is frozen"}
     slow = "" if facts.freeze == "all-but-head" else f"; {facts.lr_scale:g} × the learning rate for all but the head"
     form = "expanded to its training form" if facts.expanded else f"{facts.form} form"
+    form += ", made causal" * facts.made_causal
     return f"starting from '{facts.name}' ({form}) with {head}{frozen[facts.freeze]}{slow}"
