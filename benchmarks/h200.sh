@@ -10,6 +10,9 @@
 # benchmarks/results/studies and in the results.json files that BEFORE names are not run again. Every set's results go
 # to STUDY-SET.json every half minute, so nothing but the runs under way is lost; the next call adds these files.
 # STUDY_OPTIONS are further words for `ripe study`. `peers-speed` times all networks, on a GPU that does nothing else.
+# `digits` trains on simulated and on real digits (REAL, MNIST: folders), JOBS runs at a time and as many of real ones
+# beside them; its table is digits.txt, and the networks trained on simulated digits are kept in digits.tar, to be
+# unpacked in WORK on another machine.
 set -u
 out=${OUT:?a folder for the results}
 end=$((SECONDS + ${LIMIT:-570}))
@@ -87,6 +90,24 @@ run_studies() {
     command -v nvidia-cuda-mps-control >/dev/null && echo quit | nvidia-cuda-mps-control # `peers-speed` has the GPU alone
 }
 
+# The runs on real recordings alone are many and small: they share the GPU with the others.
+run_digits() {
+    local work=${WORK:-/tmp/digits} words left
+    words=(--real "${REAL:-real}" --images "${MNIST:-mnist}" --out "$work" --jobs "${JOBS:-5}")
+    command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d
+    limited 60 "$PYTHON" benchmarks/digits.py report "${words[@]}" # both datasets
+    left=$((end - SECONDS - 70)) # for the table
+    limited $left "$PYTHON" benchmarks/digits.py real "${words[@]}" >"$out/digits-real.txt" 2>&1 &
+    limited $left "$PYTHON" benchmarks/digits.py simulated tuned "${words[@]}" >"$out/digits-simulated.txt" 2>&1 &
+    while [[ -n $(jobs -rp) ]]; do
+        sleep 20
+        (cd "$work" && tar cf "$out/digits.tar" simulated/*/{best,recipe.yaml,result.json,log.csv} 2>/dev/null)
+    done
+    limited 60 "$PYTHON" benchmarks/digits.py report "${words[@]}" >"$out/digits.txt" 2>&1
+    cp "$work/results.json" "$out/digits.json"
+    command -v nvidia-cuda-mps-control >/dev/null && echo quit | nvidia-cuda-mps-control
+}
+
 for part in ${@:-tests train infer ops stream}; do
     case $part in
     tests) limited 540 bash benchmarks/gpu_tests.sh "$out/tests.log" ;;
@@ -95,10 +116,11 @@ for part in ${@:-tests train infer ops stream}; do
     ops) table ops 360 ops scan ;;
     stream) limited 90 "$PYTHON" -m benchmarks.stream --device cuda --minutes 0.2 2>&1 | tee "$out/stream.log" ;;
     studies) run_studies ;;
+    digits) run_digits ;;
     peers-speed)
         limited 300 "$PYTHON" benchmarks/peers_speed.py --out "$out/speed.json" --devices cuda --repeats 20 \
             --sets sim-cifar10 gestures-hard # sim-caltech101 has the size of sim-cifar10
         ;;
-    *) echo "$part: expected one of tests, train, infer, ops, stream, studies, peers-speed" && exit 2 ;;
+    *) echo "$part: expected one of tests, train, infer, ops, stream, studies, digits, peers-speed" && exit 2 ;;
     esac
 done

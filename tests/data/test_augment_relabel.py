@@ -22,7 +22,7 @@ from ripe_mambaspike.train.recipes import list_recipes, load_recipe
 
 OFF = Augmentation(0, polarity_flip=0, mixup_probability=0, cutmix_probability=0)
 GESTURES = ["gestures-hard", "gestures-hard-small", "quickstart"]  # recipes that relabel
-GESTURES += ["sim-dvsgesture", "sim-dvsgesture-small", "synthgesture", "synthgesture-128", "synthgesture-causal"]
+GESTURES += ["sim-dvsgesture", "sim-dvsgesture-tuned", "synthgesture", "synthgesture-128", "synthgesture-causal"]
 SWIPES = ("swipe_down", "swipe_left", "swipe_right", "swipe_up")
 
 

@@ -29,7 +29,7 @@ from ripe_mambaspike.train.recipes import (
 from ripe_mambaspike.yaml_text import parse_yaml
 
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
-OURS = ["few", "folder", "nmnist-600", "quickstart", "sim-dvsgesture", "sim-dvsgesture-small"]
+OURS = ["few", "folder", "nmnist-600", "nmnist-600-tuned", "quickstart", "sim-dvsgesture", "sim-dvsgesture-tuned"]
 OURS += ["sim-nmnist", "sim-nmnist-real", "synthgesture", "synthgesture-128", "synthgesture-causal"]
 OPEN = ["gestures-hard", "gestures-hard-small"]
 OPEN += ["sim-caltech101", "sim-caltech101-small", "sim-cifar10", "sim-cifar10-small"]
@@ -132,9 +132,9 @@ def test_the_settings_of_our_recipes():
     assert [found[name].data.grid for name in OURS] == [
         None,
         None,
-        *((side, side) for side in (34, 32, 64, 48, 34, 34, 64, 128, 64)),
+        *((side, side) for side in (34, 34, 32, 64, 64, 34, 34, 64, 128, 64)),
     ]
-    assert [found[name].data.time_steps for name in OURS] == [0, 16, 10, 12, 16, 16, 10, 10, 16, 16, 16]
+    assert [found[name].data.time_steps for name in OURS] == [0, 16, 10, 10, 12, 16, 16, 10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
     causal = {"name": "synthgesture-causal", "model": {**small["model"], "fields": {"causal": True}}}
