@@ -95,6 +95,27 @@ def test_a_wrong_gradient_is_seen(monkeypatch, name):
     assert row["backward"]["speedup"] is None
 
 
+@pytest.mark.parametrize("error", [0.0, 0.1])
+def test_bfloat16_is_compared_with_what_storing_it_costs(monkeypatch, error):
+    """For potentials that are driven by stored numbers; the reference rounds those too."""
+    right = OPERATORS["enter_fire"].forward
+
+    def shifted(i):
+        spikes, *rest = right(i)
+        return spikes + error if spikes.is_floating_point() else spikes, *rest
+
+    monkeypatch.setattr(OPERATORS["enter_fire"], "forward", shifted)
+    sizes = {"batch": 1, "time_steps": 16, "in_size": 64}
+    row = bench_ops(OperatorOptions(**sizes, precision="bfloat16", only=["enter_fire"], repeats=1, device="cpu"))[
+        "rows"
+    ][0]
+    checks = row["agreement"]["checks"]
+    assert list(checks) == ["difference of spikes", "difference of potential", "difference of operand"]
+    assert 0.02 < checks["difference of spikes"]["allowed"] < 0.08
+    assert checks["difference of potential"]["allowed"] == 0.02
+    assert row["agreement"]["agrees"] is not bool(error)
+
+
 def test_flipped_spikes_are_seen(monkeypatch):
     right = OPERATORS["norm_fire"].forward
 

@@ -38,6 +38,9 @@ class Case:
     outputs: tuple[str, ...]  # those that are compared
     learned: tuple[str, ...] = ()  # the tensors that get a gradient; none for inference operators
     spikes: tuple[int, ...] = ()  # outputs that are spikes, which rounding may flip
+    rounds_potentials: bool = (
+        False  # what drives the potential is stored in the inputs' precision, by the reference too
+    )
 
     @property
     def name(self) -> str:
@@ -155,7 +158,8 @@ def enter_fire_case(make: Maker, batch: int, steps: int, side: int, relaxed: boo
         firing=make.neuron(channels, rotating=True, relaxed=relaxed),
     )
     flipping = () if relaxed else (0,)
-    return Case("enter_fire", "stage 1", inputs, ("spikes", "potential", "operand"), spikes=flipping)
+    outputs = ("spikes", "potential", "operand")
+    return Case("enter_fire", "stage 1", inputs, outputs, spikes=flipping, rounds_potentials=True)
 
 
 def norm_fire_case(make: Maker, size: str, shape: tuple[int, ...], rotating: bool, relaxed: bool) -> Case:

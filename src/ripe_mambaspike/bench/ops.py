@@ -20,6 +20,9 @@ from ripe_mambaspike.ops.backend import backend, implementation, kernels
 from ripe_mambaspike.ops.operator import OPERATORS
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
+# Of the reference's own error where it stores the same numbers in bfloat16. What drives a potential reaches 10 there,
+# and is off by up to 0.03; a relaxed spike, a sigmoid of twice the potential, is off by half of what adds up.
+OWN_ROUNDING = 1.5
 FLIPS = 1e-3  # of the spikes of one operator
 TIMED_OPERATORS = (
     "enter_fire", "norm_fire", "leaky_fire", "step_moments", "attend", "attend_fire", "patch_moments",
@@ -92,7 +95,17 @@ def compare_case(smooth: Case, hard: Case, precision: str) -> Agreement:
         given, given_grads = _run(smooth, smooth.ours, smooth.tensors)
     with kernels("off"):
         expected, expected_grads = _run(smooth, smooth.reference, in_float32)
-    checks = [Check("output differs by", _max_relative_error(given, expected), allowed)]
+        rounding = smooth.rounds_potentials and precision == "bfloat16"
+        rounded = _run(smooth, smooth.reference, smooth.tensors)[0] if rounding else ()
+    if rounded:
+        checks = [
+            Check(
+                f"difference of {name}", relative(ours, theirs), max(allowed, OWN_ROUNDING * relative(stored, theirs))
+            )
+            for name, ours, theirs, stored in zip(smooth.outputs, given, expected, rounded, strict=True)
+        ]
+    else:
+        checks = [Check("output differs by", _max_relative_error(given, expected), allowed)]
     if smooth.learned:
         checks.append(Check("gradients differ by", _max_relative_error(given_grads, expected_grads), allowed))
     if hard.spikes and precision == "float32":
