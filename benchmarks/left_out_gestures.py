@@ -30,7 +30,7 @@ from ripe_mambaspike.events.gesture_classes import CLASSES
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.simulate.gestures.fit import GestureRecording
 from ripe_mambaspike.files import write_file
-from ripe_mambaspike.inference.classifier import load_network
+from ripe_mambaspike.inference.classifier import Classifier, load_network
 from ripe_mambaspike.inference.evaluate_windows import evaluate_windows
 from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.ops.cores import available_cores
@@ -71,16 +71,8 @@ def checksum(clip: GestureRecording) -> str:
     return hashlib.sha256(b"".join(clip.events[name].tobytes() for name in ("x", "y", "t", "p"))).hexdigest()
 
 
-def leave_out(clip: GestureRecording, given: argparse.Namespace) -> dict[str, Any]:
-    """Train a network with the camera of the other clips, and let it classify this one."""
-    root, folder, settings = given.out / "sets" / clip.name, given.out / "runs" / clip.name, settings_of(given)
-    camera = given.out / f"camera-{clip.name}.json"
-    store = simulate_dataset(SET, root, calibration=camera, workers=given.workers, **settings["clips"])
-    data = [f"data.dataset={SET}", f"data.root={root}", f"data.store={store.key}", f"run.seed={given.seed}"]
-    recipe = with_settings(load_recipe(given.recipe), [*data, *given.set])
-    trained = train(recipe, folder, resume=True, callback=Lines(clip.name))
-    plain, shuffled = (evaluate(folder, shuffle=shuffle).scores for shuffle in (False, True))
-    classifier = load_network(folder)
+def classify(classifier: Classifier, clip: GestureRecording) -> dict[str, Any]:
+    """The answer to a clip as a whole, and to its windows."""
     recording, label = Recording(clip.events, SENSOR), CLASSES[clip.label]
     found = predict(classifier, recording)
     labeled = cast(Any, [(recording, classifier.class_names.index(label))])
@@ -91,6 +83,20 @@ def leave_out(clip: GestureRecording, given: argparse.Namespace) -> dict[str, An
         "answer": found.label,
         "probabilities": found.probabilities,
         "windows": [one.to_dict() for one in windows],
+    }
+
+
+def leave_out(clip: GestureRecording, given: argparse.Namespace) -> dict[str, Any]:
+    """Train a network with the camera of the other clips, and let it classify this one."""
+    root, folder, settings = given.out / "sets" / clip.name, given.out / "runs" / clip.name, settings_of(given)
+    camera = given.out / f"camera-{clip.name}.json"
+    store = simulate_dataset(SET, root, calibration=camera, workers=given.workers, **settings["clips"])
+    data = [f"data.dataset={SET}", f"data.root={root}", f"data.store={store.key}", f"run.seed={given.seed}"]
+    recipe = with_settings(load_recipe(given.recipe), [*data, *given.set])
+    trained = train(recipe, folder, resume=True, callback=Lines(clip.name))
+    plain, shuffled = (evaluate(folder, shuffle=shuffle).scores for shuffle in (False, True))
+    return {
+        **classify(load_network(folder), clip),
         "simulated_top1": plain.top1,
         "simulated_shuffled_top1": shuffled.top1,
         "simulated_clips": plain.n,
