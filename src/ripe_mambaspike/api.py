@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.clips import EvalBatches
@@ -23,7 +24,7 @@ from ripe_mambaspike.inference.checkpoint_data import (
 from ripe_mambaspike.inference.classifier import Classifier, load_network, make_classifier
 from ripe_mambaspike.inference.error_pictures import check_errors, draw_errors
 from ripe_mambaspike.inference.evaluate import CheckpointEvaluation, shuffled_steps
-from ripe_mambaspike.inference.evaluate_unknown import evaluate_unknown, unknown_clips
+from ripe_mambaspike.inference.evaluate_unknown import check_other_class, evaluate_unknown, unknown_clips
 from ripe_mambaspike.inference.evaluate_windows import check_windows, evaluate_windows
 from ripe_mambaspike.inference.recorded import RecordedLogits
 from ripe_mambaspike.models.accuracy import EVAL_BATCH, evaluate_batches
@@ -75,6 +76,7 @@ def evaluate(
     fused: bool = False,
     shuffle: bool = False,
     unknown: str | Path | None = None,
+    other_class: str | None = None,
     windows: Sequence[float] = (),
     errors: str | Path | None = None,
     max_errors: int = 100,
@@ -94,6 +96,7 @@ def evaluate(
         shuffle: put every clip's time steps into a random order, to see what the network knows from time
         unknown: recordings of classes that the network was not shown: a folder of them, or DATASET=ROOT for the clips
             of a dataset's same split; the clips of this split are compared with them
+        other_class: with unknown, a class of the network that stands for everything else, such as "other_gestures"
         windows: lengths in ms; also classify all windows of each length, half a length apart
         errors: a new or empty folder for a picture of every recording that is classified wrongly
         max_errors: how many pictures at most
@@ -121,17 +124,22 @@ def evaluate(
         batches = shuffled_steps(batches)
     model = model.to(target)
     classifier = make_classifier(model, labels, labels.time_steps, labels.grid)
+    check_other_class(classifier, other_class, unknown)
     others = None if unknown is None else unknown_clips(classifier, unknown, split, data)  # refused now, not at the end
     record = RecordedLogits(CapturedShapes(model).run)
     scores = evaluate_batches(model, batches, len(data.classes), record)
     if not math.isfinite(scores.loss):  # a clip without finite logits would count as its first class
         raise WeightsError.expected("logits", "finite numbers", "others", path=folder)
     events = data.events(split)
+    compared = None
+    if others is not None:
+        known = torch.as_tensor(events.labels)
+        compared = evaluate_unknown(classifier, record.clips, known, str(unknown), others, other_class)
     selected_on_test = labels.protocol == "paper" and split == "test" and settings.dataset == labels.set
     return CheckpointEvaluation(
         str(checkpoint), model.config.form, settings.dataset, data.partition, data.store.key, trained, split, shuffle,
         selected_on_test, data.classes, scores, store_note(trained, data),
-        None if others is None else evaluate_unknown(classifier, record.clips, str(unknown), others),
+        compared,
         tuple(evaluate_windows(classifier, events, length) for length in lengths),
         None if errors is None else draw_errors(classifier, events, record.steps, Path(errors), max_errors),
     )  # fmt: skip

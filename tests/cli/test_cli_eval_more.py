@@ -66,6 +66,30 @@ def test_the_same_split_is_compared(ripe, calibrated, unseen):
     assert (own["n"], own["known"]) == (6, 13)
 
 
+def test_a_class_that_stands_for_everything_else(ripe, finished, gestures, unseen):
+    words = ("--unknown", f"gestures-hard-unseen={unseen}", "--other-class", "other_gestures")
+    named = asked(ripe, finished, *words)["unknown"]["named"]
+    network, other = load(finished), "other_gestures"
+
+    def answers(root, dataset):
+        events = load_dataset(dataset, root, "test")
+        labels = [events.classes[label] for label in events.labels]
+        return list(zip(labels, [predict(network, events[number][0]) for number in range(len(events))], strict=True))
+
+    def best(found):
+        return max(share for name, share in found.probabilities.items() if name != other)
+
+    known = [found for label, found in answers(gestures, "synthgesture") if label != other]
+    others = [found for _, found in answers(unseen, "gestures-hard-unseen")]
+    pairs = [(best(a) > best(b)) + 0.5 * (best(a) == best(b)) for a in known for b in others]
+    assert 0 < len(known) == named["known"] < 37
+    assert named["auroc"] == pytest.approx(np.mean(pairs), abs=1e-3)
+    assert named["kept"] == pytest.approx(np.mean([found.label != other for found in known]))
+    assert named["rejected"] == pytest.approx(np.mean([found.label == other for found in others]))
+    text = " ".join(ripe("eval", finished, *words).out.split())
+    assert f"AUROC of {len(known)} clips of classes but other_gestures" in text
+
+
 def test_unknown_recordings_of_a_folder_and_no_threshold(ripe, finished, unseen, tmp_path):
     events = load_dataset("gestures-hard-unseen", unseen, "test")
     for number in range(len(events)):
@@ -164,6 +188,9 @@ def test_nothing_is_left_of_a_folder_that_failed(finished, tmp_path, monkeypatch
 def test_what_cannot_be_used(refused, finished, gestures, unseen, tmp_path):
     refused(("eval", finished, "--unknown", tmp_path / "none"), "--unknown", "none")
     refused(("eval", finished, "--unknown", tmp_path), "unknown", tmp_path)
+    refused(("eval", finished, "--other-class", "other_gestures"), "--other-class")
+    words = ("--unknown", f"gestures-hard-unseen={unseen}", "--other-class", "others")
+    refused(("eval", finished, *words), "--other-class", "air_drums")
     refused(("eval", finished, "--unknown", f"synthgesture={gestures}"), "--unknown", "air_drums")
     refused(("eval", finished, "--unknown", f"gestures-hard-unseen={tmp_path}"), tmp_path)
     simulate_dataset("gestures-hard-unseen", tmp_path / "large", train=2, val=2, test=2, size=20, seconds=0.2)

@@ -25,7 +25,9 @@ def small():
 
 
 def test_names_and_their_size():
-    assert list_pretrained() == ["gestures-simulated", "nmnist-simulated", "nmnist-simulated-real"]
+    assert list_pretrained() == [
+        "gestures-simulated", "gestures-simulated-causal", "nmnist-simulated", "nmnist-simulated-real",
+    ]  # fmt: skip
     assert sum(path.stat().st_size for path in weights_folder().rglob("*") if path.is_file()) < MAX_BYTES
 
 

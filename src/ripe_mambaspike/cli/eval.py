@@ -40,6 +40,9 @@ class EvalCommand:
     unknown: Annotated[str | None, option("DIR|DATASET=ROOT")] = None
     """Recordings of classes that the network was not shown: how well a score tells them from the clips of the split
     (AUROC), and at the threshold of ripe calibrate how many of both are kept. Of a dataset it is the same split."""
+    other_class: Annotated[str | None, option("CLASS")] = None
+    """With --unknown: a class of the network that stands for everything else, such as other_gestures. What is given to
+    it counts as unknown, and the other classes' clips alone as known."""
     windows: Annotated[list[float], option("MS")] = field(default_factory=list)
     """Also classify windows of these lengths, half a length apart, from each recording's first to its last event."""
     errors: Folder = None
@@ -57,7 +60,8 @@ class EvalCommand:
         found = evaluate(
             self.checkpoint, dataset=self.dataset, root=self.root, split=self.split, partition=self.partition,
             store=self.store, fused=self.fused, shuffle=self.shuffle, unknown=self.unknown,
-            windows=self.windows, errors=self.errors, max_errors=self.max_errors, device=self.device,
+            other_class=self.other_class, windows=self.windows, errors=self.errors, max_errors=self.max_errors,
+            device=self.device,
         )  # fmt: skip
         if found.note:
             print_message(f"{'note' if found.trained_on_store else 'warning'}: {found.note}")
@@ -116,6 +120,13 @@ def _show_unknown(out: Console, found: dict[str, Any]) -> None:
         out.print(
             f"{found['score']} of at least {found['threshold']:.4g}: {100 * found['kept']:.2f} % of the known ones are "
             f"kept, {100 * found['rejected']:.2f} % of the others rejected",
+            soft_wrap=True,
+        )
+    if named := found["named"]:
+        out.print(
+            f"AUROC of {named['known']} clips of classes but {escape(named['other_class'])}, by the best probability: "
+            f"[bold]{named['auroc']:.4f}[/]; {100 * named['kept']:.2f} % of them and "
+            f"{100 - 100 * named['rejected']:.2f} % of the others are given to such a class",
             soft_wrap=True,
         )
     given = ", ".join(f"{name} {count}" for name, count in list(found["answers"].items())[:MOST_ANSWERS])

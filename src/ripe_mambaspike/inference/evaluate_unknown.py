@@ -23,6 +23,17 @@ from ripe_mambaspike.models.accuracy import EVAL_BATCH
 
 
 @dataclass(frozen=True)
+class NamedClasses:
+    """The same where one class of the network stands for everything else: what is given to it is unknown, too."""
+
+    other_class: str
+    known: int  # clips of the other classes
+    auroc: float  # of the probability of the best class but this one
+    kept: float  # the share of the known clips that are not given to this class
+    rejected: float  # the share of the recordings of other classes that are
+
+
+@dataclass(frozen=True)
 class UnknownEvaluation:
     """Known clips against recordings of other classes. Shares are from 0 to 1; None without a stored threshold."""
 
@@ -35,13 +46,21 @@ class UnknownEvaluation:
     kept: float | None  # the share of the known clips that reach the threshold
     rejected: float | None  # the share of the others that do not
     answers: dict[str, int]  # how many of the others were given to which class, the most frequent first
+    named: "NamedClasses | None" = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def evaluate_unknown(classifier: Classifier, known: Tensor, source: str, others: Iterable[Tensor]) -> UnknownEvaluation:
-    """Logits [N, classes] of known clips against batches of clips [B, T, 2, H, W] of other classes."""
+def evaluate_unknown(
+    classifier: Classifier,
+    known: Tensor,
+    labels: Tensor,
+    source: str,
+    others: Iterable[Tensor],
+    other_class: str | None = None,
+) -> UnknownEvaluation:
+    """Logits [N, classes] and labels [N] of known clips against batches of clips [B, T, 2, H, W] of other classes."""
     logits = record_logits(classifier.model, others)
     rule, scores = classifier.unknown, {name: (score_of(name, known), score_of(name, logits)) for name in SCORES}
     kept = rejected = None
@@ -60,7 +79,30 @@ def evaluate_unknown(classifier: Classifier, known: Tensor, source: str, others:
         kept=kept,
         rejected=rejected,
         answers={classifier.class_names[label]: count for label, count in counted},
+        named=None if other_class is None else evaluate_named(classifier, known, labels, logits, other_class),
     )
+
+
+def evaluate_named(
+    classifier: Classifier, known: Tensor, labels: Tensor, others: Tensor, other_class: str
+) -> NamedClasses:
+    """Logits of known clips [N, classes] and of other recordings [M, classes], with a class for everything else."""
+    other = classifier.class_names.index(other_class)
+    own = known[labels != other]
+    names = [label for label in range(known.shape[1]) if label != other]
+    scores = [torch.softmax(logits, -1)[:, names].max(-1).values for logits in (own, others)]
+    given = [float((logits.argmax(-1) == other).double().mean()) for logits in (own, others)]
+    return NamedClasses(other_class, len(own), auroc(*scores), 1 - given[0], given[1])
+
+
+def check_other_class(classifier: Classifier, other_class: str | None, unknown: str | Path | None) -> None:
+    """Raise unless it is one of the network's classes, and there are recordings to compare with."""
+    if other_class is None:
+        return
+    if unknown is None:
+        raise InputError.expected("other_class", "none without unknown", repr(other_class))
+    if other_class not in classifier.class_names:
+        raise InputError.expected("other_class", f"one of {', '.join(classifier.class_names)}", repr(other_class))
 
 
 def unknown_clips(classifier: Classifier, given: str | Path, split: str, data: TrainingData) -> Iterable[Tensor]:

@@ -108,8 +108,6 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             raise _unknown_field(path)
         if clash := [one for one in seen if f"{one}.".startswith(f"{path}.") or f"{path}.".startswith(f"{one}.")]:
             raise ConfigError.expected(path, "one value", f"a second one after {clash[0]}")
-        if path == "model.unused_fields":
-            raise ConfigError.expected(path, "no setting, since it follows from model.name", short_repr(text))
         seen.append(path)
         value = parse_yaml(text, path)
         if path in TEXT_FIELDS and isinstance(value, int | float):
