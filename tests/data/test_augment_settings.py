@@ -53,6 +53,7 @@ def test_the_papers_table(name):
     # what the table has no row for
     assert settings.pop("cutmix_probability") == 0.5
     assert settings.pop("swap_polarity") is False
+    assert (settings.pop("zoom"), settings.pop("elastic")) == (0, 0)
     assert settings.pop("relabel") is False
     assert (settings.pop("mirror_pairs"), settings.pop("reverse_pairs")) == ((), ())
     assert set(settings) <= {row for row, cells in TABLE.items() if None in cells}

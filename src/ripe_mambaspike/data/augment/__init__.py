@@ -17,6 +17,7 @@ from ripe_mambaspike.data.augment.flips import (
 from ripe_mambaspike.data.augment.geometry import (
     affine_transform,
     cutout,
+    displace,
     roll,
     rotations,
     shears,
@@ -34,6 +35,7 @@ from ripe_mambaspike.data.augment.settings import (
     label_tables,
     mix,
 )
+from ripe_mambaspike.data.augment.warp import Warp, elastic_displacement
 
 __all__ = [
     "BENCHMARKS",
@@ -48,6 +50,7 @@ __all__ = [
     "NDADraw",
     "PolarityFlip",
     "TimeReversal",
+    "Warp",
     "affine_transform",
     "apply_draw",
     "augment_clips",
@@ -56,6 +59,8 @@ __all__ = [
     "batch_generator",
     "cutmix",
     "cutout",
+    "displace",
+    "elastic_displacement",
     "flip_horizontal",
     "flip_polarity",
     "label_tables",

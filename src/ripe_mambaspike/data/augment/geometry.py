@@ -41,9 +41,22 @@ def affine_transform(x: Tensor, matrices: Tensor) -> Tensor:
     m = matrices.to(device=x.device, dtype=torch.float64, non_blocking=True)[:, :, :, None, None]
     source_x = _nearest(m[:, 0, 0] * x_ + m[:, 0, 1] * y + m[:, 0, 2] + center_x)
     source_y = _nearest(m[:, 1, 0] * x_ + m[:, 1, 1] * y + m[:, 1, 2] + center_y)
-    inside = (source_x >= 0) & (source_x < width) & (source_y >= 0) & (source_y < height)
-    source = source_y.clamp(0, height - 1) * width + source_x.clamp(0, width - 1)
-    return _take(x, source).masked_fill_(~inside[:, None, None], 0)
+    return _take_inside(x, source_y, source_x)
+
+
+def displace(x: Tensor, factors: Tensor, displacement: Tensor) -> Tensor:
+    """Pixel p of the result is the pixel of x nearest to (p + displacement) / factor, measured from the centre.
+
+    x [B, T, 2, H, W], factors [B, 2] and displacement [B, 2, H, W] in pixels, both of x and y; the displacement is on
+    the device of the clips. Nearest neighbour, and zero outside the frame, as `affine_transform`.
+    """
+    check_clips(x)
+    height, width = x.shape[-2:]
+    rows, columns = _frame(x)
+    factor_x, factor_y = (_per_sample(factor, x) for factor in factors.double().unbind(1))
+    source_x = _nearest((columns - (width - 1) / 2 + displacement[:, 0]) / factor_x + (width - 1) / 2)
+    source_y = _nearest((rows - (height - 1) / 2 + displacement[:, 1]) / factor_y + (height - 1) / 2)
+    return _take_inside(x, source_y, source_x)
 
 
 def shears(amount_x: Tensor, amount_y: Tensor) -> Tensor:
@@ -103,6 +116,14 @@ def _nearest(position: Tensor) -> Tensor:
 
 def _identities(like: Tensor) -> Tensor:
     return torch.eye(2, 3, dtype=torch.float64, device=like.device).repeat(len(like), 1, 1)
+
+
+def _take_inside(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """x [B, T, 2, H, W] with each pixel taken from a row and a column [B, H, W]; zero outside the frame."""
+    height, width = x.shape[-2:]
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    source = rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)
+    return _take(x, source).masked_fill_(~inside[:, None, None], 0)
 
 
 def _take(x: Tensor, source: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from ripe_mambaspike.data.augment.flips import HorizontalFlip, PolarityFlip, Tim
 from ripe_mambaspike.data.augment.mixing import EventCutMix, Mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA
 from ripe_mambaspike.data.augment.relabel import MIRROR, REVERSE, LabelTables, check_names, label_table, relabel
+from ripe_mambaspike.data.augment.warp import Warp
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.schema import suggest
 
@@ -32,6 +33,8 @@ class Augmentation:
     cutmix_alpha: float = 0.0  # EventCutMix's λ ~ Beta(α, α)
     cutmix_probability: float = 0.5  # probability that EventCutMix hits a batch; the paper is silent, our choice
     label_smoothing: float = 0.1  # share of a target spread over all classes
+    zoom: float = 0.0  # most that a sample is enlarged or shrunk: 0.2 is up to 1.2 times
+    elastic: float = 0.0  # root mean square of smooth random displacements, as a share of the frame's side
     relabel: bool = False  # whether a mirrored or reversed sample is labelled as what it then shows
     mirror_pairs: tuple[str, ...] = ()  # what classes show in a mirror: A=B, or A where it stays A; others by name
     reverse_pairs: tuple[str, ...] = ()  # what classes show played backwards, likewise
@@ -44,9 +47,10 @@ class Augmentation:
         check_texts("mirror_pairs", self.mirror_pairs)
         check_texts("reverse_pairs", self.reverse_pairs)
 
-    def clip_transforms(self) -> tuple[NDA, HorizontalFlip, PolarityFlip, TimeReversal]:
+    def clip_transforms(self) -> tuple[Warp, NDA, HorizontalFlip, PolarityFlip, TimeReversal]:
         """What changes a clip on its own, in order."""
         return (
+            Warp(self.zoom, self.elastic),
             NDA(self.nda_operations, self.nda_magnitude, self.roll_cap, self.cutout_cap),
             HorizontalFlip(self.horizontal_flip),
             PolarityFlip(self.polarity_flip),
@@ -85,7 +89,7 @@ def augmentation_for(name: str) -> Augmentation:
 
 
 def augment_clips(x: Tensor, settings: Augmentation, generator: torch.Generator) -> Tensor:
-    """Every clip on its own: NDA, horizontal flip, polarity flip, time reversal. x [B, T, 2, H, W] → the same shape."""
+    """Every clip [B, T, 2, H, W] on its own: warp, NDA, horizontal flip, polarity flip, time reversal."""
     for transform in settings.clip_transforms():
         x = transform(x, generator)
     return x
