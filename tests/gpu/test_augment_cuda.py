@@ -11,6 +11,7 @@ from ripe_mambaspike.data.augment import (
     HorizontalFlip,
     PolarityFlip,
     TimeReversal,
+    Warp,
     augment_clips,
     batch_generator,
     mix,
@@ -30,7 +31,7 @@ def counts(shape, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(
     "transform",
-    [NDA(3, 1.0), PolarityFlip(), HorizontalFlip(), TimeReversal(0.5, True)],
+    [NDA(3, 1.0), PolarityFlip(), HorizontalFlip(), TimeReversal(0.5, True), Warp(0.3, 0.035)],
     ids=lambda t: type(t).__name__,
 )
 def test_clips_are_the_cpus_to_the_bit(shape, dtype, transform):
