@@ -8,8 +8,9 @@ from tests.studies.stored_results import write_run
 from raising import raises
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.studies import run as running
-from ripe_mambaspike.studies.estimate import run_weights
+from ripe_mambaspike.studies.estimate import estimate_study, run_weights
 from ripe_mambaspike.studies.plan import plan_study
+from ripe_mambaspike.studies.records import add_runs
 from ripe_mambaspike.studies.results import read_results
 from ripe_mambaspike.studies.run import missing_runs, run_study
 from ripe_mambaspike.studies.runner import Outcome, StudyProgress
@@ -55,18 +56,41 @@ def test_added_runs_are_not_run_again(tmp_path):
     assert run_weights(plan, todo) == pytest.approx([66.0, 66.0])  # as long as the added ones took
 
 
-def test_a_network_that_has_not_ended_anywhere_takes_as_long_for_a_clip_as_the_others(tmp_path):
+def without_gru(tmp_path, seeds):
+    """The results of another machine on which the GRU was not run."""
     path = tmp_path / "first" / NAME / "results.json"
-    stored(tmp_path / "first", (0,))
+    stored(tmp_path / "first", seeds)
     document = json.loads(path.read_text())
     document["runs"] = [one for one in document["runs"] if one["arm"] == "mamba"]
     path.write_text(json.dumps(document))
-    report(tmp_path / "here", (0, 1), add=[path])
+    return path, document["runs"][0]["clips"]["train"]
+
+
+def test_the_time_is_estimated_from_added_runs(tmp_path):
+    """Without the data: clips are those of the added runs, and an arm of the same network takes as long for them."""
+    path, clips = without_gru(tmp_path, (0,))
     plan = planned(tmp_path / "here", (0, 1))
-    clips, epochs = document["runs"][0]["clips"]["train"], plan.runs[0].recipe.schedule.epochs
-    weights = dict(zip([str(run) for run in plan.runs], run_weights(plan, plan.runs), strict=True))
-    # No data is there, so that the clips of a run are not known and count as one.
-    assert sorted(set(weights.values())) == pytest.approx([66.0 / (clips * epochs), 66.0])
+    assert estimate_study(plan, plan.runs).seconds is None
+    add_runs(plan, [path])
+    todo = missing_runs(plan)
+    found = estimate_study(plan, todo)
+    assert (found.runs, found.clips) == (3, 3 * clips * plan.runs[0].recipe.schedule.epochs)
+    assert found.seconds == pytest.approx(3 * 66.0)
+    assert run_weights(plan, todo) == pytest.approx([66.0] * 3)
+
+
+def test_a_network_that_has_not_ended_anywhere_takes_as_long_for_a_clip_as_the_others(tmp_path):
+    study = load_study("peers")
+    plan = plan_study(study, ON, [0], out=tmp_path / "first", arms=["sdt"])
+    write_run(next(run for run in plan.runs if run.arm == "ours"), 0.8, measured=["cost", "speed"])
+    run_study(study, ON, [0], out=tmp_path / "first", arms=["sdt"], report_only=True)
+    here = plan_study(study, ON, [0], out=tmp_path / "here", arms=["sdt"])
+    add_runs(here, [tmp_path / "first" / "peers"])
+    (todo,) = missing_runs(here)
+    found = estimate_study(here, [todo])
+    assert todo.arm == "sdt"
+    assert found.seconds == pytest.approx(66.0)
+    assert "1 of networks of which none has" in found.source
 
 
 def test_a_run_of_its_own_is_preferred(tmp_path):

@@ -3,7 +3,7 @@
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,45 +37,42 @@ class StudyEstimate(NamedTuple):
 
 
 def estimate_study(plan: StudyPlan, todo: Sequence[StudyRun], *, measure: bool = False) -> StudyEstimate:
-    """Clips and seconds of the runs; with `measure`, arms without a finished run are tried for some steps."""
-    clips = _clips(todo)
-    counts = [clips[_data_key(run)] for run in todo]
-    total = None if None in counts else sum(count for count in counts if count is not None)
-    tried = _measured_speeds(plan, todo) if measure else {}
-    speeds = {name: finished_speeds(plan.out / "runs" / name) for name in plan.sets}
-    found = [_seconds(run, count, speeds[run.set], tried) for run, count in zip(todo, counts, strict=True)]
+    """Clips and seconds of the runs, from those that have ended here or were added.
+
+    With `measure`, arms without a finished run are tried for some steps. Without, a network that has not ended on the
+    set takes as long for a clip as the median of those that have.
+    """
     if not todo:
         return StudyEstimate(0, 0, 0.0, "nothing is left to do")
-    if None in found:
+    speeds = known_speeds(plan)
+    counts = _clips(plan, todo)
+    total = None if None in counts else sum(count for count in counts if count is not None)
+    tried = _measured_speeds(todo, speeds) if measure else {}
+    if total is None or not (tried or any(speeds.values())):
         return StudyEstimate(len(todo), total, None, "no run like these has ended yet")
     source = "a few steps on this device" if tried else "runs that have ended"
-    return StudyEstimate(len(todo), total, sum(one for one in found if one is not None), source)
+    pairs = zip(todo, counts, strict=True)
+    unknown = sum(_seconds(run, count, speeds[run.set], tried) is None for run, count in pairs)
+    if unknown:
+        source += f"; {unknown} of networks of which none has, by the median of the others"
+    return StudyEstimate(len(todo), total, sum(_all_seconds(todo, counts, speeds, tried)), source)
 
 
 def run_weights(plan: StudyPlan, todo: Sequence[StudyRun]) -> list[float]:
-    """Seconds that the runs take: networks of which none has ended as many for a clip as the median of those that have.
+    """Seconds that the runs take; where no run has ended, here or on another machine, the number of their clips."""
+    return _all_seconds(todo, _clips(plan, todo), known_speeds(plan), {})
 
-    Where no run has ended, here or on another machine, the number of their clips.
-    """
-    clips = _clips(todo)
-    epochs = {(run.set, run.key): run.recipe.schedule.epochs for run in plan.runs}
-    elsewhere: dict[str, list[float]] = {}
-    known = []
-    for record in read_added(plan.folder).values():
-        elsewhere.setdefault(record.recipe, []).append(record.seconds)
-        if (record.set, record.recipe) in epochs and record.seconds > 0 and "train" in record.clips:
-            known.append(record.clips["train"] * epochs[record.set, record.recipe] / record.seconds)
+
+def known_speeds(plan: StudyPlan) -> dict[str, list[Speed]]:
+    """By set: of all runs that have ended here, and of the plan's recipes that ended on another machine."""
     speeds = {name: finished_speeds(plan.out / "runs" / name) for name in plan.sets}
-    known += [one.clips_per_second for found in speeds.values() for one in found]
-    usual = statistics.median(known) if known else 1.0
-    counts = [clips[_data_key(run)] for run in todo]
-    found = [_seconds(run, count, speeds[run.set], {}) for run, count in zip(todo, counts, strict=True)]
-    return [
-        (statistics.median(elsewhere[run.key]) if run.key in elsewhere else (count or 1) / usual)
-        if one is None
-        else one
-        for run, one, count in zip(todo, found, counts, strict=True)
-    ]
+    recipes = {(run.set, run.key): run.recipe for run in plan.runs}
+    for record in read_added(plan.folder).values():
+        recipe = recipes.get((record.set, record.recipe))
+        if recipe is not None and record.seconds > 0 and "train" in record.clips:
+            clips = record.clips["train"] * recipe.schedule.epochs
+            speeds[record.set].append(Speed(clips / record.seconds, recipe.model.name, record.recipe))
+    return speeds
 
 
 def longest_first(todo: Sequence[StudyRun], weights: Sequence[float]) -> tuple[list[StudyRun], list[float]]:
@@ -99,7 +96,20 @@ def finished_speeds(folder: Path) -> list[Speed]:
     return found
 
 
-def _seconds(run: StudyRun, clips: int | None, speeds: Iterable[Speed], tried: dict[str, float]) -> float | None:
+def _all_seconds(
+    todo: Sequence[StudyRun],
+    counts: Sequence[int | None],
+    speeds: Mapping[str, Sequence[Speed]],
+    tried: Mapping[str, float],
+) -> list[float]:
+    """Networks of which none has ended take as long for a clip as the median of those that have."""
+    known = [one.clips_per_second for found in speeds.values() for one in found]
+    usual = statistics.median(known) if known else 1.0
+    found = [_seconds(run, count, speeds[run.set], tried) for run, count in zip(todo, counts, strict=True)]
+    return [(count or 1) / usual if one is None else one for one, count in zip(found, counts, strict=True)]
+
+
+def _seconds(run: StudyRun, clips: int | None, speeds: Iterable[Speed], tried: Mapping[str, float]) -> float | None:
     """By the same arm with another seed, else by the same network on this set."""
     if clips is None:
         return None
@@ -115,17 +125,25 @@ def _data_key(run: StudyRun) -> tuple[Any, ...]:
     return data.root, data.dataset, data.store, data.folds, data.validation, run.recipe.schedule.epochs
 
 
-def _clips(runs: Sequence[StudyRun]) -> dict[tuple[Any, ...], int | None]:
-    return {key: training_clips(run) for key, run in {_data_key(run): run for run in runs}.items()}
+def _clips(plan: StudyPlan, runs: Sequence[StudyRun]) -> list[int | None]:
+    """Of each run, over all epochs; where the data is not there, as many as added runs on the set were trained on."""
+    elsewhere = {one.set: one.clips["train"] for one in read_added(plan.folder).values() if "train" in one.clips}
+    counted = {key: training_clips(run) for key, run in {_data_key(run): run for run in runs}.items()}
+
+    def clips(run: StudyRun) -> int | None:
+        found, added = counted[_data_key(run)], elsewhere.get(run.set)
+        return added * run.recipe.schedule.epochs if found is None and added is not None else found
+
+    return [clips(run) for run in runs]
 
 
-def _measured_speeds(plan: StudyPlan, todo: Sequence[StudyRun]) -> dict[str, float]:
+def _measured_speeds(todo: Sequence[StudyRun], speeds: Mapping[str, Sequence[Speed]]) -> dict[str, float]:
     """Clips a second of training steps, for each arm of which no run has ended."""
-    found = {}
-    for run in {run.key: run for run in todo}.values():
-        if not any(one.key == run.key for one in finished_speeds(plan.out / "runs" / run.set)):
-            found[run.key] = measure_speed(run)
-    return found
+    return {
+        run.key: measure_speed(run)
+        for run in {run.key: run for run in todo}.values()
+        if not any(one.key == run.key for one in speeds[run.set])
+    }
 
 
 class _StepTimes(SilentCallback):
