@@ -159,7 +159,7 @@ def test_results_are_written_while_a_study_runs(tmp_path, monkeypatch, gestures_
     """So that a machine which is lost takes the runs under way with it, and no others."""
     seen = []
 
-    def train_all(plan, todo, num_jobs, slurm, limit_s, watch):
+    def train_all(plan, todo, num_jobs, slurm, limit_s, whole_runs, watch):
         for count, run in enumerate(todo, 1):
             write_run(run, 0.5)
             watch(StudyProgress(len(todo), count, 0, 0, None), Outcome(run, True))

@@ -255,7 +255,12 @@ def test_a_network_that_does_otherwise_than_its_result_is_an_error(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"num_jobs": 0}, "jobs"), ({"num_jobs": 2, "slurm": ["gpu"]}, "jobs"), ({"limit_s": 0.0}, "limit")],
+    [
+        ({"num_jobs": 0}, "jobs"),
+        ({"num_jobs": 2, "slurm": ["gpu"]}, "jobs"),
+        ({"limit_s": 0.0}, "limit"),
+        ({"whole_runs": True}, "whole_runs"),
+    ],
 )
 def test_options_that_cannot_be_used(tmp_path, options, field):
     with raises(ConfigError, field=field):

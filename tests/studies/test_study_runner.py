@@ -118,6 +118,20 @@ def test_a_limit_stops_runs_and_starts_no_more(pool, tmp_path):
     assert [seed for _, seed in started(tmp_path)] == [0]
 
 
+@pytest.mark.parametrize(
+    ("weights", "known", "begun"),
+    [
+        ([2e3, 0.2, 2e3], 1.0, [1]),  # in seconds: only the short one ends within the limit
+        ([3e3, 3e3, 3e9], None, [0, 1]),  # in clips: the first says how fast they are
+        ([0.2, 0.2, 0.2], 1.0, [0, 1, 2]),
+    ],
+)
+def test_no_run_is_begun_that_would_not_end_in_time(pool, tmp_path, weights, known, begun):
+    outcomes = pool(3, 1, limit_s=20.0, weights=weights, whole_runs=True, seconds_per_weight=known)
+    assert [seed for _, seed in started(tmp_path)] == begun
+    assert [one.ended for one in outcomes] == [True] * len(begun)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_an_interrupt_lets_every_run_stop_by_itself(pool, tmp_path, number):
     def interrupt():

@@ -46,6 +46,8 @@ class StudyCommand:
     slurm: Slurm = field(default_factory=list)
     limit: Float = None
     """Stop after so many seconds; the same command continues."""
+    whole_runs: Flag = False
+    """With --limit, begin no run that is not expected to end by then: for a machine that is lost afterwards."""
     set: Settings = field(default_factory=list)
     """Fields of every recipe, for example: --set schedule.epochs=3."""
     reuse: Annotated[list[Path], option("DIR")] = field(default_factory=list)
@@ -79,8 +81,9 @@ class StudyCommand:
             try:
                 results = run_study(
                     self.name, self.on, self.seeds, root=self.root, out=out, num_jobs=self.jobs, slurm=self.slurm,
-                    limit_s=self.limit, settings=self.set, arms=self.arms, every_arm=self.all, latency=self.latency,
-                    reuse=self.reuse, add=self.add, report_only=self.report, watch=_watcher(update, self.json),
+                    limit_s=self.limit, whole_runs=self.whole_runs, settings=self.set, arms=self.arms,
+                    every_arm=self.all, latency=self.latency, reuse=self.reuse, add=self.add,
+                    report_only=self.report, watch=_watcher(update, self.json),
                 )  # fmt: skip
             except KeyboardInterrupt:
                 print_message(f"stopped; the runs are saved in {printable(out)}, and the same command continues")

@@ -8,7 +8,7 @@ from pathlib import Path
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.files import write_file
 from ripe_mambaspike.studies.adopt import adopt_runs
-from ripe_mambaspike.studies.estimate import longest_first, run_weights
+from ripe_mambaspike.studies.estimate import known_speeds, longest_first, run_weights
 from ripe_mambaspike.studies.measures import is_measured, read_measures
 from ripe_mambaspike.studies.plan import StudyPlan, StudyRun, check_data, plan_study
 from ripe_mambaspike.studies.records import add_runs, added_to, make_results_folder, read_added
@@ -46,6 +46,7 @@ def run_study(
     num_jobs: int | None = None,
     slurm: Sequence[str] = (),
     limit_s: float | None = None,
+    whole_runs: bool = False,
     settings: Sequence[str] = (),
     arms: Sequence[str] = (),
     every_arm: bool = False,
@@ -69,6 +70,7 @@ def run_study(
         num_jobs: runs at a time on this machine
         slurm: instead, a partition and "key=value" options of submitit
         limit_s: stop after so many seconds; calling again continues
+        whole_runs: with a limit, begin no run that is not expected to end by then, as for a machine that is lost then
         settings: fields of every recipe, "schedule.epochs=3"
         arms: only these and the reference; `every_arm` adds those that are extra
         latency: a JSON file with milliseconds by device and arm, or by set, device and arm, for the tables
@@ -78,7 +80,7 @@ def run_study(
         watch: is called with the progress, and with every run that has ended
     """
     study = name if isinstance(name, Study) else load_study(name)
-    _check_options(num_jobs, slurm, limit_s)
+    _check_options(num_jobs, slurm, limit_s, whole_runs)
     plan = plan_study(
         study, on, seeds, out=Path(out or DEFAULT_OUT), root=None if root is None else Path(root), settings=settings,
         arms=arms, every_arm=every_arm,
@@ -106,7 +108,7 @@ def run_study(
 
     try:
         if todo:
-            _run_missing(plan, todo, num_jobs or 1, slurm, limit_s, watch_and_write)
+            _run_missing(plan, todo, num_jobs or 1, slurm, limit_s, whole_runs, watch_and_write)
     finally:
         results = collect_results(everything, latencies)
         write_outputs(plan.folder, results)
@@ -114,7 +116,13 @@ def run_study(
 
 
 def _run_missing(
-    plan: StudyPlan, todo: list[StudyRun], num_jobs: int, slurm: Sequence[str], limit_s: float | None, watch: Watch
+    plan: StudyPlan,
+    todo: list[StudyRun],
+    num_jobs: int,
+    slurm: Sequence[str],
+    limit_s: float | None,
+    whole_runs: bool,
+    watch: Watch,
 ) -> None:
     study = plan.study
     already = len(plan.distinct) - len(todo)
@@ -126,7 +134,8 @@ def _run_missing(
     todo, weights = longest_first(todo, run_weights(plan, todo))
     run_workers(
         todo, num_jobs, measures=study.measures, conditions=study.conditions, limit_s=limit_s, weights=weights,
-        already=already, watch=watch,
+        whole_runs=whole_runs, seconds_per_weight=1.0 if any(known_speeds(plan).values()) else None, already=already,
+        watch=watch,
     )  # fmt: skip
 
 
@@ -143,7 +152,8 @@ def missing_runs(plan: StudyPlan) -> list[StudyRun]:
 
 
 def write_outputs(folder: Path, results: StudyResults) -> list[Path]:
-    """results.json, table.md, table.csv, the figures and the page."""
+    """results.json first, of which the rest can be made again; table.md, table.csv, the figures and the page."""
+    document = write_results(folder, results)
     figures = draw_study(results)
     page = render_page(
         "ripe_mambaspike.studies",
@@ -159,7 +169,7 @@ def write_outputs(folder: Path, results: StudyResults) -> list[Path]:
         tables=[table for one in results.sets for table in set_tables(results, one)],
     )
     return [
-        write_results(folder, results),
+        document,
         write_file(folder / SHEET_FILE, study_markdown(results).encode()),
         write_file(folder / CSV_FILE, study_csv(results).encode()),
         *write_figures(folder, figures),
@@ -167,7 +177,7 @@ def write_outputs(folder: Path, results: StudyResults) -> list[Path]:
     ]
 
 
-def _check_options(num_jobs: int | None, slurm: Sequence[str], limit_s: float | None) -> None:
+def _check_options(num_jobs: int | None, slurm: Sequence[str], limit_s: float | None, whole_runs: bool) -> None:
     if num_jobs is not None and not 1 <= num_jobs <= MAX_JOBS:
         raise ConfigError.expected("jobs", f"an int from 1 to {MAX_JOBS}", num_jobs)
     if slurm and (num_jobs is not None or limit_s is not None):
@@ -175,3 +185,5 @@ def _check_options(num_jobs: int | None, slurm: Sequence[str], limit_s: float | 
         raise ConfigError.expected(given, f"either --{given} or --slurm", "both")
     if limit_s is not None and not limit_s > 0:
         raise ConfigError.expected("limit", "seconds above 0", limit_s)
+    if whole_runs and limit_s is None:
+        raise ConfigError.expected("whole_runs", "a limit with it", "none")

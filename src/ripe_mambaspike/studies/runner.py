@@ -7,6 +7,7 @@ and the next call continues it.
 
 import os
 import selectors
+import statistics
 import subprocess
 import sys
 import time
@@ -63,6 +64,7 @@ class Worker:
     run: StudyRun | None = None
     rest: bytes = b""  # of an answer that has not arrived whole
     epochs: tuple[int, int] = (0, 1)  # done, of how many
+    begun: float = 0.0
 
 
 def run_workers(
@@ -73,15 +75,19 @@ def run_workers(
     conditions: Sequence[str] = (),
     limit_s: float | None = None,
     weights: Sequence[float] | None = None,
+    whole_runs: bool = False,
+    seconds_per_weight: float | None = None,
     already: int = 0,
     watch: Watch = lambda progress, outcome: None,
 ) -> list[Outcome]:
     """Run all, `num_jobs` at once; stop after `limit_s` seconds, or by KeyboardInterrupt, which is raised again.
 
     weights: how long each run takes in comparison with the others, for the time left
+    whole_runs: begin no run that is not expected to end within the limit
+    seconds_per_weight: for `whole_runs`, until a run has ended; None begins every run until then
     already: runs that had ended before, for the progress
     """
-    pool = _Pool(runs, num_jobs, measures, conditions, weights, already, watch)
+    pool = _Pool(runs, num_jobs, measures, conditions, weights, whole_runs, seconds_per_weight, already, watch)
     with jobs.interrupted_by_terminate(), _threads_of(num_jobs):
         try:
             pool.work(None if limit_s is None else time.monotonic() + limit_s)
@@ -98,6 +104,8 @@ class _Pool:
         measures: Sequence[str],
         conditions: Sequence[str],
         weights: Sequence[float] | None,
+        whole_runs: bool,
+        seconds_per_weight: float | None,
         already: int,
         watch: Watch,
     ) -> None:
@@ -109,22 +117,38 @@ class _Pool:
         self.outcomes: list[Outcome] = []
         self.selector = selectors.DefaultSelector()
         self.start = time.monotonic()
+        self.whole_runs, self.seconds_per_weight = whole_runs, seconds_per_weight
+        self.end: float | None = None
+        self.paces: list[float] = []  # seconds that the runs of this call took, for each of their weights
 
     def work(self, end: float | None) -> None:
-        while self.waiting or any(worker.run for worker in self.workers):
-            if end is not None and time.monotonic() >= end:
-                return
+        self.end = end
+        while end is None or time.monotonic() < end:
             self._hand_out()
+            if not any(worker.run for worker in self.workers):
+                return
             for key, _ in self.selector.select(POLL_SECONDS):
                 self._read(key.data)
+
+    def _next(self) -> StudyRun | None:
+        """The next run to begin: the first that is expected to end in time, where that is asked for."""
+        for place, run in enumerate(self.waiting):
+            if self._ends_in_time(run):
+                return self.waiting.pop(place)
+        return None
+
+    def _ends_in_time(self, run: StudyRun) -> bool:
+        if not self.whole_runs or self.end is None:
+            return True
+        pace = statistics.median(self.paces) if self.paces else self.seconds_per_weight
+        return pace is None or time.monotonic() + pace * self.weights[run.folder] <= self.end
 
     def _hand_out(self) -> None:
         """Give every idle worker a run, and start workers while there are runs and room."""
         for worker in self.workers:
-            if worker.run is None and self.waiting:
-                self._give(worker, self.waiting.pop(0))
-        while self.waiting and len(self.workers) < self.num_jobs:
-            run = self.waiting.pop(0)
+            if worker.run is None and (run := self._next()) is not None:
+                self._give(worker, run)
+        while len(self.workers) < self.num_jobs and (run := self._next()) is not None:
             run.job.log.parent.mkdir(parents=True, exist_ok=True)
             worker = _start_worker(run.job.log)
             self.workers.append(worker)
@@ -132,7 +156,7 @@ class _Pool:
             self._give(worker, run)
 
     def _give(self, worker: Worker, run: StudyRun) -> None:
-        worker.run, worker.epochs = run, (0, 1)
+        worker.run, worker.epochs, worker.begun = run, (0, 1), time.monotonic()
         run.error_file.unlink(missing_ok=True)
         with suppress(BrokenPipeError):  # it died: the end of its answers says so
             assert worker.process.stdin is not None
@@ -162,6 +186,8 @@ class _Pool:
         run, worker.run = worker.run, None
         if run is None:
             return
+        if ended:
+            self.paces.append((time.monotonic() - worker.begun) / self.weights[run.folder])
         outcome = Outcome(run, ended, error)
         if error is not None:
             write_file(run.error_file, error.encode("utf-8", "replace"))
