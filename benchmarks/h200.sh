@@ -5,10 +5,12 @@
 # A part writes its own files to $OUT while it runs: tests.log, stream.log, and for each benchmark a page (train.md) with
 # every number beside that of 2026-11-15 and its documents (train.json). So a part that is stopped keeps what it has.
 # Each part has a time limit, and all of them end LIMIT seconds after the start.
-# More parts are run when they are named. `studies` makes the open sets (SETS) from the pictures in PICTURES (folders
-# cifar10 and caltech101), and runs the STUDIES on each set, JOBS runs at a time, while the next set is made. Runs in
-# benchmarks/results/studies and in the results.json files that BEFORE names are not run again. Every set's results go
-# to STUDY-SET.json every half minute, so nothing but the runs under way is lost; the next call adds these files.
+# More parts are run when they are named. `studies` makes the open sets from the pictures in PICTURES (folders cifar10 and
+# caltech101), and runs STUDIES, JOBS runs at a time on each set, while the next set is made. A study is
+# NAME[:SEEDS][@SET,SET...]; its own seeds and sets by default, of which SETS leaves some out. `studies-plan` says what is
+# left to run and how long it takes, and needs no GPU. Runs in benchmarks/results/studies and in the files that BEFORE
+# names (results.json, or studies.tgz of an earlier call) are not run again. studies.tgz has all results so far, those of
+# BEFORE among them, and is written every 20 s. No run is begun that would not end in time, so no call loses one.
 # STUDY_OPTIONS are further words for `ripe study`. `peers-speed` times all networks, on a GPU that does nothing else.
 # `digits` trains on simulated and on real digits (REAL, MNIST: folders), JOBS runs at a time and as many of real ones
 # beside them; its table is digits.txt, and the networks trained on simulated digits are kept in digits.tar, to be
@@ -51,50 +53,75 @@ make_set() {
         --out "$data/$1" --workers "$2"
 }
 
-# The stored results of study $1 that have runs on set $2, as words of `ripe study`.
-stored() {
-    local file
-    for file in "benchmarks/results/studies/$1/results.json" ${BEFORE:-}; do
-        [[ -f $file ]] && grep -q "\"study\": \"$1\"" "$file" && grep -q "\"set\": \"$2\"" "$file" && echo --add "$file"
-    done
+# The lines "SET STUDY SEEDS RUNS" of what is left to run; how long it takes goes to standard error.
+study_calls() {
+    # shellcheck disable=SC2086
+    "$PYTHON" -m benchmarks.study_calls $studies --out "$work" ${SETS:+--sets $SETS} ${BEFORE:+--earlier $BEFORE}
 }
 
-study_set() {
-    local study left
-    for study in $studies; do
-        left=$((end - SECONDS - 30)) # for the last step of the runs under way, and their checkpoints
-        ((left > 10)) || break
-        # shellcheck disable=SC2046
-        "$PYTHON" -m ripe_mambaspike study "$study" --on "$1" --root "$data" --out "$work/$1" --jobs "${JOBS:-6}" \
-            --limit "$left" $(stored "$study" "$1") ${STUDY_OPTIONS:-} >>"$out/$study-$1.txt" 2>&1 &
-        while kill -0 $! 2>/dev/null; do
-            sleep 10
-            [[ -f $work/$1/$study/results.json ]] && cp "$work/$1/$study/results.json" "$out/$study-$1.json"
+sets_of() { cut -d ' ' -f 1 <<<"$1" | sort -u; }
+
+# All results so far in one file, since a call brings back few of them.
+pack_results() {
+    local file study set
+    for set in $(sets_of "$todo"); do
+        for file in "$work/$set"/*/results.json; do
+            study=$(basename "$(dirname "$file")")
+            [[ -f $file ]] && cp "$file" "$work/results/$study-$set-$stamp.json"
         done
-        echo "$study on $1: $(grep -c 'top-1' "$out/$study-$1.txt") runs; $(tail -n 1 "$out/$study-$1.txt")"
+        cp "$work/$set"/*-"$stamp".txt "$work/results" 2>/dev/null
     done
+    tar czf "$out/studies.new" -C "$work/results" . && mv "$out/studies.new" "$out/studies.tgz"
 }
 
-# Several runs share the GPU by MPS. More of them at a time than fill it keep it busy while others are validated.
+# The studies of set $1, one after the other.
+study_set() {
+    local set study seeds runs left log
+    while read -r set study seeds runs; do
+        [[ $set == "$1" ]] || continue
+        left=$((end - SECONDS - 40)) # for the last step of runs that take longer than expected, tables and figures
+        ((left > 10)) || break
+        log="$work/$set/$study-$set-$stamp.txt"
+        # shellcheck disable=SC2086
+        "$PYTHON" -m ripe_mambaspike study "$study" --on "$set" --seeds "$seeds" --root "$data" --out "$work/$set" \
+            --jobs "${JOBS:-4}" --limit "$left" --whole-runs ${STUDY_OPTIONS:-} </dev/null >>"$log" 2>&1
+        echo "$study on $set: $(grep -c 'top-1 [0-9]' "$log") of $runs runs; $(tail -n 1 "$log")"
+    done <<<"$todo"
+}
+
+# By MPS; `peers-speed` has the GPU alone.
+share_gpu() { if command -v nvidia-cuda-mps-control >/dev/null; then nvidia-cuda-mps-control -d; fi; }
+unshare_gpu() { if command -v nvidia-cuda-mps-control >/dev/null; then echo quit | nvidia-cuda-mps-control; fi; }
+
+# Several runs share the GPU. More of them at a time than fill it keep it busy while others are validated.
 run_studies() {
-    local data=${DATA:-/tmp/sets} work=${WORK:-/tmp/studies} set running=() cores
+    local data=${DATA:-/tmp/sets} work=${WORK:-/tmp/studies} stamp set running=() cores todo packer
     local studies=${STUDIES:-peers components sequence-modules attention neuron-mixes tokens time-bins rate-loss}
+    stamp=$(date -u +%Y%m%d-%H%M%S)
     cores=$(nproc)
-    command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d
-    for set in ${SETS:-gestures-hard sim-caltech101 sim-cifar10}; do
+    mkdir -p "$work/results"
+    todo=$(study_calls) || return
+    [[ $1 == plan ]] && return
+    share_gpu
+    while sleep 20; do pack_results; done &
+    packer=$!
+    for set in $(sets_of "$todo"); do
         make_set "$set" $((${#running[@]} ? (cores + 1) / 2 : cores))
         study_set "$set" &
         running+=($!)
     done
-    wait "${running[@]}"
-    command -v nvidia-cuda-mps-control >/dev/null && echo quit | nvidia-cuda-mps-control # `peers-speed` has the GPU alone
+    ((${#running[@]})) && wait "${running[@]}"
+    kill $packer
+    wait $packer 2>/dev/null
+    pack_results
+    unshare_gpu
 }
 
 # The runs on real recordings alone are many and small: they share the GPU with the others.
 run_digits() {
     local work=${WORK:-/tmp/digits} words left
     words=(--real "${REAL:-real}" --images "${MNIST:-mnist}" --out "$work" --jobs "${JOBS:-5}")
-    command -v nvidia-cuda-mps-control >/dev/null && nvidia-cuda-mps-control -d
+    share_gpu
     limited 60 "$PYTHON" benchmarks/digits.py report "${words[@]}" # both datasets
     left=$((end - SECONDS - 70)) # for the table
     limited $left "$PYTHON" benchmarks/digits.py real "${words[@]}" >"$out/digits-real.txt" 2>&1 &
@@ -105,7 +132,7 @@ run_digits() {
     done
     limited 60 "$PYTHON" benchmarks/digits.py report "${words[@]}" >"$out/digits.txt" 2>&1
     cp "$work/results.json" "$out/digits.json"
-    command -v nvidia-cuda-mps-control >/dev/null && echo quit | nvidia-cuda-mps-control
+    unshare_gpu
 }
 
 for part in ${@:-tests train infer ops stream}; do
@@ -115,12 +142,13 @@ for part in ${@:-tests train infer ops stream}; do
     infer) table infer 240 infer ;;
     ops) table ops 360 ops scan ;;
     stream) limited 90 "$PYTHON" -m benchmarks.stream --device cuda --minutes 0.2 2>&1 | tee "$out/stream.log" ;;
-    studies) run_studies ;;
+    studies) run_studies all ;;
+    studies-plan) run_studies plan ;;
     digits) run_digits ;;
     peers-speed)
         limited 300 "$PYTHON" benchmarks/peers_speed.py --out "$out/speed.json" --devices cuda --repeats 20 \
             --sets sim-cifar10 gestures-hard # sim-caltech101 has the size of sim-cifar10
         ;;
-    *) echo "$part: expected one of tests, train, infer, ops, stream, studies, digits, peers-speed" && exit 2 ;;
+    *) echo "$part: expected one of tests, train, infer, ops, stream, studies, studies-plan, digits, peers-speed" && exit 2 ;;
     esac
 done
