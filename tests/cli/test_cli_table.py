@@ -5,7 +5,7 @@ import io
 import json
 
 import pytest
-from tests.studies.stored_results import arm, effect, store_study
+from tests.studies.stored_results import arm, effect, store_costs, store_study
 
 from ripe_mambaspike.studies.tables.make import paper_table
 
@@ -44,6 +44,14 @@ def test_the_terminal_shows_whole_cells(ripe, results):
         for cell in row.cells:
             assert cell is None or cell.text in shown
     assert max(map(len, shown.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("number", [1, 2, 6, 17])
+def test_no_table_is_cut_off_at_the_right(ripe, results, number):
+    store_costs(results)
+    lines = [line for line in ripe("table", number, "--results", results).out.splitlines() if line[:1] in "┏┃┡│├└┗"]
+    assert lines
+    assert {line[-1] for line in lines if line} <= set("┓┃┩│┤┘┛")
 
 
 def test_results_are_added_by_repeating_the_option(ripe, results, tmp_path):

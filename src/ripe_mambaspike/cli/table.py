@@ -91,8 +91,10 @@ def show_table(table: "PaperTable") -> None:
     out = console()
     out.print(f"[bold]Table {table.number}. {escape(table.title)}[/]")
     columns = _merged(table) if _is_paired(table) and len(table.columns) > MAX_PAIRS else _separate(table)
-    for block in _blocks(columns, out.width - min(MAX_NAME, max(len(row.name) for row in table.rows)) - 4):
-        out.print(_block(table, block))
+    names = min(MAX_NAME, max(len(line) for row in table.rows for line in (row.name, *row.section.split())))
+    room = out.width - names - 4
+    for number, block in enumerate(_blocks(columns, room)):
+        out.print(_block(table, block, names, room, every_row=number == 0))
     same, differs = table.count("same"), table.count("differs")
     if same + differs:
         out.print(f"Of {same + differs} values that can be compared, {same} agree as printed and {differs} differ.")
@@ -150,17 +152,31 @@ def _blocks(columns: list[ShownColumn], width: int) -> list[list[ShownColumn]]:
     return blocks
 
 
-def _block(table: "PaperTable", columns: list[ShownColumn]) -> "Table":
+def _widths(columns: list[ShownColumn], room: int) -> list[int]:
+    """Of the columns: what they need, and what is left of the room for heads in fewer lines."""
+    spare, widths = room - sum(column.width for column in columns), []
+    for column in columns:
+        wide = max(map(len, (*column.texts, *column.head.split("\n"))))
+        more = max(0, min(spare, wide + 3 - column.width))
+        spare -= more
+        widths.append(column.width - 3 + more)
+    return widths
+
+
+def _block(table: "PaperTable", columns: list[ShownColumn], names: int, room: int, every_row: bool) -> "Table":
+    """Rows without a value in these columns are left out, unless every row is asked for."""
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
     made = Table(header_style="bold")
-    made.add_column("", max_width=MAX_NAME)
-    for column in columns:
-        made.add_column(escape(column.head), justify="right", min_width=column.width - 3)
+    made.add_column("", width=names)
+    for column, width in zip(columns, _widths(columns, room), strict=True):
+        made.add_column(escape(column.head), justify="right", width=width)
     section = ""
     for index, row in enumerate(table.rows):
+        if not every_row and not any(column.texts[index] for column in columns):
+            continue
         if row.section != section:
             section = row.section
             made.add_section()
