@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 
 import pytest
@@ -89,6 +90,8 @@ def test_rows_that_were_counted_with_64_tokens(without_results):
         printed = cell(table, row, "GFLOPs", "paper").text
         few = value(table, row, "GFLOPs, 64 tokens a step")
         assert compare(few, printed).agreement == "same"
+    for row in ("32 tokens", "128 tokens", "256 tokens"):  # these have a number of their own
+        assert cell(table, row, "GFLOPs, 64 tokens a step") is None
 
 
 def test_what_is_missing_is_named(without_results):
@@ -212,6 +215,27 @@ def test_peers_stand_beside_the_dataset_their_set_stands_for(empty):
         ("cifar10dvs", "SpikFormer*"): 60.5,
         ("cifar10dvs", "RIPE-MambaSpike"): 70.5,
         ("Not in the paper", "Frame-Cnn"): 50.5,
+    }
+
+
+def test_no_trained_network_is_left_out_of_table_1(empty):
+    """SpikFormer is in the paper on CIFAR10-DVS, and not on N-Caltech101: that set's accuracy has a row of its own."""
+    first, second = [arm("ours", (70.0,)), arm("spikformer", (60.0,))], [arm("spikformer", (55.0,))]
+    store_study(empty, "peers", {"sim-cifar10": first, "other": second})
+    path = empty / "studies" / "peers" / "results.json"
+    document = json.loads(path.read_text())
+    document["sets"][1]["counterpart"] = "ncaltech101"
+    path.write_text(json.dumps(document))
+    table = paper_table(1, results=empty)
+    found = {
+        (row.section, row.name): [one.numbers["mean"] for one in row.cells[-2:] if one is not None]
+        for row in table.rows
+        if any(row.cells[-2:])
+    }
+    assert found == {
+        ("cifar10dvs", "SpikFormer*"): [60.0],
+        ("cifar10dvs", "RIPE-MambaSpike"): [70.0],
+        ("Not in the paper", "Spikformer"): [55.0],
     }
 
 

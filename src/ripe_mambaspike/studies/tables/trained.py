@@ -197,17 +197,21 @@ def peers_table(folders: ResultFolders) -> PaperTable:
     rows, used = [], set()
     for row in published_results():
         arms = [_arm_of(row, outcome, name) for name in sets]
-        used |= {arm.name for arm in arms if arm}
+        used |= {(name, arm.name) for name, arm in zip(sets, arms, strict=True) if arm}
         millions = None if row.millions is None else f"{row.millions:.2f}".rstrip("0").rstrip(".")
         cells = [None if row.time_steps is None else TableCell(str(row.time_steps)),
                  None if millions is None else TableCell(millions), _parameters(row, millions),
                  TableCell(f"{row.accuracy:.2f}"), *(accuracy_cell(arm) if arm else None for arm in arms)]  # fmt: skip
         rows.append(TableRow(row.method + MARKS[row.mark], tuple(cells), row.dataset))
     others = {arm.name: arm.title for name in sets for arm in (outcome.arms(name) if outcome else ())}
-    for name, title in others.items():
-        if name not in used and outcome is not None:
-            found = [next((arm for arm in outcome.arms(one) if arm.name == name), None) for one in sets]
-            accuracies = (accuracy_cell(arm) if arm else None for arm in found)
+    for name, title in others.items():  # on the sets that stand for a dataset on which the paper has no such row
+        accuracies = [
+            next((accuracy_cell(arm) for arm in outcome.arms(one) if arm.name == name), None)
+            if outcome is not None and (one, name) not in used
+            else None
+            for one in sets
+        ]
+        if any(accuracies) or not any((one, name) in used for one in sets):
             rows.append(TableRow(title, (None,) * 4 + tuple(accuracies), NOT_IN_PAPER))
     printed = PrintedTable(label="sota-all", title="State of the art", columns=[], rows={}, study="peers")
     texts = study_texts(printed, outcome)
@@ -215,8 +219,9 @@ def peers_table(folders: ResultFolders) -> PaperTable:
         "* quoted from its source; ‡ the released code under its own, † under the paper's protocol. Why a count of "
         "ours differs: docs/comparison.md."
     )
+    absent = ["Not in the paper: the network, or its accuracy on the dataset that a set stands for."] if others else []
     return PaperTable(
-        1, printed.label, printed.title, tuple(columns), tuple(rows), (marked, *texts["notes"]),
+        1, printed.label, printed.title, tuple(columns), tuple(rows), (marked, *absent, *texts["notes"]),
         (*COUNTED, *texts["sources"]), tuple(texts["missing"]),
     )  # fmt: skip
 
