@@ -90,3 +90,6 @@ def test_a_file_is_not_a_folder(tmp_path):
     with pytest.raises(InputError) as caught:
         write_paper(tmp_path / "file")
     assert caught.value.field == "out"
+    with pytest.raises(InputError) as caught:
+        write_paper(tmp_path / "file" / "below")
+    assert caught.value.field == "out"

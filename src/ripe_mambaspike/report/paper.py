@@ -65,8 +65,11 @@ def write_paper(
         progress(f"table {number} …")
         tables.append(paper_table(number, results=stored, run=run if number == 15 else None))
     others = other_studies(stored)
-    for part in (folder, folder / "tables", folder / "figures"):
-        make_folder(part)
+    try:
+        for part in (folder, folder / "tables", folder / "figures"):
+            make_folder(part)
+    except OSError as error:
+        raise InputError.expected("out", "a folder that can be written", error, path=folder) from error
     for table in (*tables, *others):
         name = f"table-{table.number:02d}" if table.number else table.label
         write_file(folder / "tables" / f"{name}.csv", to_csv(table).encode())
