@@ -105,6 +105,14 @@ def test_a_dataset_without_a_value_is_compared_with_another_and_says_so():
     study = load_study("tokens")
     found = compare_with_paper(study, study.arm("eighth"), "sim-cifar10", None, None, None)
     assert (found.dataset, found.counterpart, found.delta) == ("dvsgesture", False, -0.75)
+    ours, reference = summarize_values([75.0, 76.0, 74.5]), summarize_values([78.0, 79.0, 78.4])
+    effect = effect_of(ours.values, reference.values)
+    elsewhere, there = (
+        compare_with_paper(study, study.arm("eighth"), one, ours, reference, effect)
+        for one in ("sim-cifar10", "gestures-hard")
+    )
+    assert (elsewhere.same_sign, elsewhere.verdict) == (True, None)  # the paper says nothing of CIFAR10-DVS
+    assert (there.same_sign, there.verdict) == (True, "same direction")
     assert (
         compare_with_paper(load_study("widths"), load_study("widths").arm("half"), "sim-cifar10", None, None, None)
         is None

@@ -97,20 +97,24 @@ def stars_of(p: float) -> str:
 def compare_with_paper(
     study: Study, arm: Arm, dataset: str, ours: Summary | None, reference: Summary | None, effect: Effect | None
 ) -> PaperComparison | None:
-    """Our arm beside the paper's; None where the paper prints nothing of it."""
+    """Our arm beside the paper's; None where the paper prints nothing of it.
+
+    There is no verdict on what the paper prints of another dataset than the one that the set stands for.
+    """
     found = paper_value(study, arm, COUNTERPARTS.get(dataset))
     if found is None:
         return None
     where, value = found
+    counterpart = where == COUNTERPARTS.get(dataset)
     same, within = None, None
-    if effect is not None and value.delta:
+    if effect is not None and value.delta and effect.delta:
         same = effect.delta * value.delta > 0
     if effect is not None and value.delta is not None and ours and reference:
         within = _within_two_sd(effect.delta - value.delta, ours.sd, reference.sd)
     return PaperComparison(
-        dataset=where, counterpart=where == COUNTERPARTS.get(dataset), top1=value.top1, delta=value.delta, sd=value.sd,
+        dataset=where, counterpart=counterpart, top1=value.top1, delta=value.delta, sd=value.sd,
         rate_sd=value.rate_sd, same_sign=same, within_two_sd=within,
-        verdict=None if arm.name == study.reference else judge(value, effect),
+        verdict=judge(value, effect) if counterpart and arm.name != study.reference else None,
     )  # fmt: skip
 
 
