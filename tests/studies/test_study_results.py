@@ -21,7 +21,7 @@ from ripe_mambaspike.studies.plan import plan_study
 from ripe_mambaspike.studies.results import read_results
 from ripe_mambaspike.studies.run import missing_runs, run_study
 from ripe_mambaspike.studies.study import load_study
-from ripe_mambaspike.studies.study_tables import study_markdown
+from ripe_mambaspike.studies.study_tables import four_digits, study_csv, study_markdown
 from ripe_mambaspike.train.recipes import save_recipe
 
 ACCURACIES = {"mamba": [0.80, 0.82, 0.81], "gru": [0.70, 0.71, 0.72], "conv1d": [0.81, 0.80, 0.82], "none": [0.5]}
@@ -119,6 +119,21 @@ def test_tables_have_the_same_numbers(modules):
     single = next(line for line in text.splitlines() if line.startswith("| None |"))
     assert "*" not in single
     assert "signal 9" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(17.904, "17.90"), (0.0295449, "0.02954"), (19470.4, "19,470"), (1273.4, "1,273"), (0, "0"), (999.96, "1000")],
+)
+def test_numbers_have_four_digits_and_no_exponent(value, text):
+    assert four_digits(value) == text
+
+
+def test_the_csv_has_the_interval_of_the_difference(modules):
+    results = report(modules)
+    (row,) = [row for row in csv.DictReader(io.StringIO(study_csv(results))) if row["arm"] == "gru"]
+    effect = results.sets[0].arm("gru").effect
+    assert (float(row["delta_low"]), float(row["delta_high"])) == (effect.low, effect.high)
 
 
 @pytest.mark.slow

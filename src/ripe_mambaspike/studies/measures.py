@@ -199,4 +199,5 @@ def describe_device(device: torch.device) -> str:
     """The accelerator's name, or the processor's kind."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU ({platform.machine()}), {threads} thread{'s' * (threads != 1)}"

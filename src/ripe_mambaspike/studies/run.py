@@ -26,7 +26,8 @@ DEFAULT_OUT = Path("runs") / "studies"
 PAGE_FILE, SHEET_FILE, CSV_FILE = "index.html", "table.md", "table.csv"
 CAPTIONS = {
     "accuracy": "Accuracy of every arm: mean, 95 % interval, and each seed. Red: the reference.",
-    "effects": "The difference from the reference with its 95 % interval, and the one that the paper prints.",
+    "effects": "The difference from the reference with its 95 % interval, and the one that the paper prints. "
+    "Gray: the paper has none for the dataset that this set stands for, and prints this one for another.",
     "curve": "Mean ± standard deviation over the seeds.",
     "conditions": "Accuracy under conditions at test; mean ± standard deviation over the seeds.",
     "parameters": "Accuracy against deployed parameters.",

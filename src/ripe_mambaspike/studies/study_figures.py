@@ -14,7 +14,8 @@ from ripe_mambaspike.studies.results import ArmResult, SetResult, StudyResults
 
 Drawing = Callable[[StudyResults, Sequence[SetResult]], dict[str, bytes]]
 FORMATS = ("svg", "pdf")
-OURS, OTHERS, PAPER = "tab:red", "tab:blue", "black"
+OURS, OTHERS, PAPER, PAPER_ELSEWHERE = "tab:red", "tab:blue", "black", "silver"
+LOG_SPAN, FULL_SPAN = 3.0, 200.0  # largest over smallest cost: below, the axis is linear; above, only powers of ten
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ripe",
     "svg.fonttype": "path",
@@ -94,7 +95,8 @@ def _arms_below_each_other(figure: str, head: float, draw_arms: Callable[[Any, l
             for axis, one in zip(axes[0], sets, strict=True):
                 arms = list(_points(results, one, figure))[::-1]
                 draw_arms(axis, arms, results.reference)
-                axis.set(title=one.set, ylim=(-0.6, len(arms) - 0.4))
+                axis.set_ylim(-0.6, len(arms) - 0.4)
+                axis.set_title(one.set, pad=22 if axis.get_legend() else None)
 
         most = max(len(one.arms) for one in sets)
         return _images(1, len(sets), (5.4, head + 0.32 * most), draw)
@@ -110,6 +112,8 @@ def _draw_accuracies(axis: Any, arms: list[ArmResult], reference: str) -> None:
         axis.plot(arm.top1.values, [y] * arm.top1.n, ".", color=color, alpha=0.4)
         axis.errorbar(arm.top1.mean, y, xerr=_interval_bars(arm), fmt="o", color=color, capsize=3)
     axis.set_yticks(range(len(arms)), [f"{arm.title} ({arm.top1.n})" for arm in arms if arm.top1])
+    low, high = axis.get_xlim()
+    axis.set_xlim(max(low, -2), min(high, 102))  # the interval of two seeds may be wider than all accuracies
     axis.set_xlabel("top-1, % (n seeds, 95 % interval)")
 
 
@@ -122,12 +126,18 @@ def _draw_effects(axis: Any, arms: list[ArmResult], reference: str) -> None:
         bars = None if effect.low is None or effect.high is None else [
             [effect.delta - effect.low], [effect.high - effect.delta]
         ]  # fmt: skip
-        axis.errorbar(effect.delta, y, xerr=bars, fmt="o", color=OTHERS, capsize=3, label="here" * (y == 0))
-        axis.plot(paper.delta, y, "x", color=PAPER, label="paper" * (y == 0))
+        axis.errorbar(effect.delta, y, xerr=bars, fmt="o", color=OTHERS, capsize=3, label="here")
+        label, color = ("paper", PAPER) if paper.counterpart else ("paper, on another dataset", PAPER_ELSEWHERE)
+        axis.plot(paper.delta, y, "x", color=color, label=label, zorder=3)
     axis.axvline(0, color="gray", linewidth=0.8)
     axis.set_yticks(range(len(arms)), [arm.title for arm in arms])
     axis.set_xlabel("difference from the reference, pp (95 %)")
-    axis.legend(*_named(axis))
+    handles, labels = _named(axis)
+    order = sorted(range(len(labels)), key=labels.__getitem__)
+    axis.legend(
+        [handles[at] for at in order], [labels[at] for at in order], loc="lower center", bbox_to_anchor=(0.5, 1.0),
+        ncols=3, frameon=False, fontsize=8, columnspacing=1.0, handletextpad=0.3,
+    )  # fmt: skip
 
 
 def _draw_curve(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
@@ -192,14 +202,15 @@ def _scatter(figure: str, label: str, value: Callable[[ArmResult], float | None]
                     x = value(arm)
                     if x is None or arm.top1 is None:
                         continue
-                    color = OURS if arm.arm == results.reference else OTHERS
-                    axis.errorbar(x, arm.top1.mean, yerr=arm.top1.sd or 0, fmt="o", color=color, capsize=2)
+                    mine = arm.arm == results.reference
+                    axis.errorbar(
+                        x, arm.top1.mean, yerr=arm.top1.sd or 0, fmt="o", color=OURS if mine else OTHERS, capsize=2,
+                        zorder=3 if mine else 2,
+                    )  # fmt: skip
                     names.append((arm.arm, x, arm.top1.mean))
-                axis.set(xscale="log" if log else "linear", xlabel=label, ylabel="top-1, %", title=one.set)
+                axis.set(xlabel=label, ylabel="top-1, %", title=one.set)
                 axis.margins(0.12, 0.08)
-                if log:
-                    axis.xaxis.set_major_formatter("{x:g}")
-                    axis.xaxis.set_minor_formatter("")
+                _cost_axis(axis, [x for _, x, _ in names], log)
                 axis.figure.tight_layout()
                 to_share = axis.transData + axis.transAxes.inverted()
                 place_labels(axis, [FigureLabel(name, *to_share.transform((x, y))) for name, x, y in names])
@@ -207,6 +218,21 @@ def _scatter(figure: str, label: str, value: Callable[[ArmResult], float | None]
         return _images(1, len(sets), (5.4, 4.6), draw)
 
     return draw_figure
+
+
+def _cost_axis(axis: Any, costs: Sequence[float], log: bool) -> None:
+    """Logarithmic where costs differ by much, with enough numbers to read it by."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    span = max(costs) / min(costs) if min(costs) > 0 else 1.0
+    if log and span >= LOG_SPAN:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0,) if span > FULL_SPAN else (1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.ticklabel_format(axis="x", useOffset=False)
 
 
 def _draw_latency(results: StudyResults, sets: Sequence[SetResult]) -> dict[str, bytes]:
@@ -225,8 +251,9 @@ def _interval_bars(arm: ArmResult) -> list[list[float]] | None:
 
 
 def _named(axis: Any) -> tuple[list[Any], list[str]]:
-    pairs = [(handle, label) for handle, label in zip(*axis.get_legend_handles_labels(), strict=True) if label]
-    return [handle for handle, _ in pairs], [label for _, label in pairs]
+    """Handles and labels of a legend, each label once."""
+    found = {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True) if label}
+    return list(found.values()), list(found)
 
 
 FIGURES: dict[str, Drawing] = {

@@ -34,6 +34,7 @@ def set_tables(results: StudyResults, one: SetResult) -> list[StudyTable]:
     return [table for table in made if len(table.head) > 1]
 
 
+COMMIT_CHARS = 9
 BRIEF = ("arm", "top-1 %", "n", "Δ", "p", "paper's Δ", "verdict")  # what fits on a terminal
 
 
@@ -45,8 +46,8 @@ def brief_table(table: StudyTable) -> StudyTable:
 
 def accuracy_table(results: StudyResults, one: SetResult) -> StudyTable:
     """Every arm's accuracy with its interval, its difference from the reference, and the paper's."""
-    head = ["arm", "top-1 %", "n", "95 %", "Δ", "p", "p (Holm)", "|Δ| in σ", "paper", "paper's Δ", "same sign",
-            "within 2 sd", "verdict"]  # fmt: skip
+    head = ["arm", "top-1 %", "n", "95 %", "Δ", "Δ, 95 %", "p", "p (Holm)", "|Δ| in σ", "paper", "paper's Δ",
+            "same sign", "within 2 sd", "verdict"]  # fmt: skip
     rows = []
     for arm in one.arms:
         effect, paper = arm.effect, arm.paper
@@ -58,6 +59,7 @@ def accuracy_table(results: StudyResults, one: SetResult) -> StudyTable:
                 str(arm.top1.n) if arm.top1 else "0",
                 interval_text(arm.top1, 2),
                 DASH if effect is None else f"{effect.delta:+.2f}{'' if not effect.stars else ' ' + effect.stars}",
+                DASH if effect is None or effect.low is None else f"{effect.low:+.2f} to {effect.high:+.2f}",
                 DASH if effect is None or effect.p is None else f"{effect.p:.2g}",
                 DASH if effect is None or effect.p_holm is None else f"{effect.p_holm:.2g}",
                 DASH if effect is None or effect.sigmas is None else f"{effect.sigmas:.1f}",
@@ -78,7 +80,7 @@ def measured_table(one: SetResult) -> StudyTable:
     """Size, operations, energy, rates and speed; columns that no arm has a value for are left out."""
 
     def cost(name: str) -> Cell:
-        return lambda arm: DASH if arm.cost is None else f"{getattr(arm.cost, name):.4g}"
+        return lambda arm: DASH if arm.cost is None else four_digits(getattr(arm.cost, name))
 
     def size(form: str) -> Cell:
         return lambda arm: DASH if form not in arm.parameters else f"{arm.parameters[form] / 1e6:.3f}"
@@ -137,6 +139,13 @@ def mean_and_sd(value: Summary | None, digits: int) -> str:
     return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f" ± {value.sd:.{digits}f}")
 
 
+def four_digits(value: float) -> str:
+    """Four significant digits, without an exponent."""
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:#.4g}".rstrip(".")
+
+
 def interval_text(value: Summary | None, digits: int) -> str:
     if value is None or value.low is None or value.high is None:
         return DASH
@@ -149,8 +158,8 @@ def study_facts(results: StudyResults) -> list[str]:
     lines = [
         f"{results.ended} of {results.planned} runs have ended, {results.failed} failed; {results.hours:.2f} hours of "
         f"training on {', '.join(results.devices) or 'a device that is not recorded'}.",
-        f"Written {results.written} UTC at commit {results.commit or 'unknown'}; trained at "
-        f"{', '.join(results.trained_at) or 'unknown'}.",
+        f"Written {results.written} UTC at commit {(results.commit or 'unknown')[:COMMIT_CHARS]}; trained at "
+        f"{', '.join(one[:COMMIT_CHARS] for one in results.trained_at) or 'unknown'}.",
     ]
     if results.answers != ["none"]:
         lines.insert(0, f"In the paper: {answers}.")
@@ -220,7 +229,10 @@ def _values(
         "x": arm.x,
         **{name: getattr(top1, name, None) for name in ("n", "mean", "sd", "low", "high")},
         "values": " ".join(f"{value:.6g}" for value in top1.values) if top1 else "",
-        **{name: getattr(effect, name, None) for name in ("delta", "p", "p_holm", "sigmas")},
+        "delta": getattr(effect, "delta", None),
+        "delta_low": getattr(effect, "low", None),
+        "delta_high": getattr(effect, "high", None),
+        **{name: getattr(effect, name, None) for name in ("p", "p_holm", "sigmas")},
         "paper_set": getattr(paper, "dataset", None),
         "paper_top1": getattr(paper, "top1", None),
         "paper_delta": getattr(paper, "delta", None),

@@ -32,6 +32,15 @@ def plain_axes(*axes: Any, grid: bool = True) -> None:
             one.set_axisbelow(True)
 
 
+def plain_log_ticks(axis: Any) -> None:
+    """Numbers 1, 2 and 5 of every power of ten: a logarithmic axis over one decade would have one number, or none."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def image_bytes(figure: Any, kind: str) -> bytes:
     """The figure as png, svg or pdf, the same bytes every time."""
     import matplotlib

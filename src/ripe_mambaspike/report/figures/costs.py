@@ -5,7 +5,16 @@ from typing import Any
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.report.figures.canvas import BASELINE, OURS, PAPER, STAGES, THIRD, new_figure, plain_axes
+from ripe_mambaspike.report.figures.canvas import (
+    BASELINE,
+    OURS,
+    PAPER,
+    STAGES,
+    THIRD,
+    new_figure,
+    plain_axes,
+    plain_log_ticks,
+)
 from ripe_mambaspike.studies.tables.measured import NOT_MEASURED
 from ripe_mambaspike.studies.tables.printed import printed_table
 from ripe_mambaspike.studies.tables.stored import ResultFolders, machine_text, measured_costs
@@ -92,6 +101,7 @@ def draw_attention_cost(results: ResultFolders) -> Any:
         )
         line[2].set_xticks(sizes, [str(size) for size in sizes])
         line[2].minorticks_off()
+        plain_log_ticks(line[2].yaxis)
         line[2].legend(frameon=False, fontsize=8)
         plain_axes(*line)
         line[1].set_xlabel(machine_text(document), fontsize=7, color=PAPER, labelpad=14)
@@ -141,6 +151,7 @@ def draw_resolution(results: ResultFolders) -> Any:
         axes.set(xscale="log", yscale="log", xlabel="side of the input", title=title)
         axes.set_xticks(SIDES, [str(side) for side in SIDES])
         axes.minorticks_off()
+        plain_log_ticks(axes.yaxis)
     panels[0].legend(frameon=False, fontsize=8)
     plain_axes(*panels)
     return figure

@@ -51,6 +51,7 @@ def draw_firing_rates(run_folder: Path) -> Any:
         style = "--" if name.endswith("first") else "-"
         axes.plot(epochs, values, style, color=color, label=name, marker="o" if len(values) < 3 else None)
     axes.set(xlabel="epoch", ylabel="spikes a neuron and step", title=_title(run), ylim=(0, None))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     plain_axes(axes)
     return figure
@@ -75,8 +76,10 @@ def draw_filters(network: Path) -> Any:
     for name, left, right in printed:
         level = PRINTED_FILTERS[name]
         top.plot([left, right], [level] * 2, "--", color=PAPER, linewidth=1)
-        top.annotate(f"paper ≈ {level:g}", (left, level), (0, 3), textcoords="offset points", fontsize=7.5,
-                     color=PAPER)  # fmt: skip
+        top.annotate(
+            f"paper ≈ {level:g}", (right + 0.02, level), (0, 0 if level else -2), textcoords="offset points",
+            fontsize=7.5, color=PAPER, va="bottom" if level else "top",
+        )  # fmt: skip
     top.axhline(0, color="black", linewidth=0.6)
     top.set_xticks(range(len(found)), [name.replace(", ", "\n") for name, _ in found])
     top.set(ylabel="λ, one point a channel", title=f"Temporal filters of {network.resolve().name}")
@@ -165,7 +168,7 @@ def last_attention(classifier: Classifier, clip: torch.Tensor) -> tuple[torch.Te
 
 
 def draw_classes(run_folder: Path) -> Any:
-    """Accuracy of every class with its 95 % interval; what the paper prints for DVS-Gesture as crosses."""
+    """Accuracy of every class with its 95 % interval."""
     run = read_run(run_folder)
     if not run.scores:
         raise InputError.expected("run", "a result with the accuracy of every class", f"none in {run_folder}")
@@ -177,7 +180,9 @@ def draw_classes(run_folder: Path) -> Any:
         low, high = wilson_interval(share, score.n)
         axes.barh(place, 100 * share, color=OURS if score.correct == score.n else BASELINE, height=0.7, alpha=0.85)
         axes.plot([100 * low, 100 * high], [place, place], color="black", linewidth=0.9)
-        axes.annotate(f"{score.correct}/{score.n}", (1, place), fontsize=7.5, va="center", color="white")
+        fits = share > 0.1  # in the bar; otherwise behind the interval
+        at, color = (1, "white") if fits else (100 * high + 1, PAPER)
+        axes.annotate(f"{score.correct}/{score.n}", (at, place), fontsize=7.5, va="center", color=color)
     axes.set_yticks(range(len(scores)), [score.name for score in scores], fontsize=8 if len(scores) < 40 else 5)
     axes.invert_yaxis()
     axes.set(xlim=(0, 100), xlabel="top-1 of the class, %; the line is its 95 % interval", title=_title(run))
@@ -188,4 +193,4 @@ def draw_classes(run_folder: Path) -> Any:
 def _title(run: RunData) -> str:
     name = run.result.get("name") or run.folder.resolve().name
     where = run.result.get("set")
-    return f"{name}, {where}" if where else str(name)
+    return f"{name}, {where}" if where and where != name else str(name)

@@ -45,8 +45,9 @@ def draw_pareto(results: ResultFolders = ()) -> Any:
     rows = -(-(len(panels) + 1) // COLUMNS)
     figure = new_figure(13, 3.7 * rows)
     places = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    names = []
     for axes, (title, (points, floor)) in zip(places, panels.items(), strict=False):
-        _panel(axes, points, floor)
+        names.append((axes, _panel(axes, points, floor)))
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
         axes.set_xlabel("parameters at inference, M")
         axes.set_ylabel("top-1, %")
@@ -56,6 +57,9 @@ def draw_pareto(results: ResultFolders = ()) -> Any:
     for axes in places[len(panels) :]:
         axes.axis("off")
     _legend(places[len(panels)], trained=len(panels) > len(TITLES))
+    figure.draw_without_rendering()  # lays the panels out: how wide a name is depends on their size
+    for axes, labels in names:
+        place_labels(axes, labels)
     return figure
 
 
@@ -110,7 +114,8 @@ def _legend(axes: Any, trained: bool) -> None:
     axes.legend(frameon=False, loc="center left", fontsize=9).set_in_layout(False)  # it may be wider than a panel
 
 
-def _panel(axes: Any, points: Sequence[ParetoPoint], floor: float | None) -> None:
+def _panel(axes: Any, points: Sequence[ParetoPoint], floor: float | None) -> list[FigureLabel]:
+    """Draw the points and the frontier; returns the names to place."""
     printed = [(point.millions, point.accuracy) for point in points if point.name not in WIDER_NAMES]
     edge = frontier(printed)
     sizes = [point.millions for point in points]
@@ -124,6 +129,10 @@ def _panel(axes: Any, points: Sequence[ParetoPoint], floor: float | None) -> Non
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     steps = ([*(x for x, _ in edge), right], [*(y for _, y in edge), edge[-1][1]])
     axes.plot(*steps, color=THIRD, drawstyle="steps-post", linewidth=1.2, zorder=1)
+
+    def share(size: float, accuracy: float) -> tuple[float, float]:
+        return math.log(size / left) / math.log(right / left), (accuracy - low) / (high - low)
+
     labels = []
     for point in points:
         name, size, accuracy = point[:3]
@@ -136,6 +145,6 @@ def _panel(axes: Any, points: Sequence[ParetoPoint], floor: float | None) -> Non
                 axes.plot(
                     [size] * 2, [point.low, point.high], color=MARKERS[point.kind]["color"], linewidth=0.7, alpha=0.4
                 )
-        share = (math.log(size / left) / math.log(right / left), (accuracy - low) / (high - low))
-        labels.append(FigureLabel(name, *share, (size, point.accuracy) in edge and point.name not in WIDER_NAMES))
-    place_labels(axes, labels)
+        bold = (size, point.accuracy) in edge and point.name not in WIDER_NAMES
+        labels.append(FigureLabel(name, *share(size, accuracy), bold))
+    return labels
