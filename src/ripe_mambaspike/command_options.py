@@ -34,7 +34,7 @@ BatchSize = Annotated[int | None, option("N", "Sets schedule.batch_size: clips o
 GridSide = Annotated[int | None, option("N", "Sets data.grid to a square of this side.")]
 Jobs = Annotated[int | None, option("N", "Number of runs at a time on this machine. Default: 1.")]
 Slurm = Annotated[
-    list[str],
+    list[str] | None,  # empty where it was given without a partition
     option(
         "PARTITION|KEY=VALUE",
         "Run on Slurm instead: a partition, then options of submitit, such as timeout_min=600 gpus_per_node=1.",

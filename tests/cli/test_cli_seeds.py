@@ -299,6 +299,7 @@ def test_invalid_options_are_refused(seeds, train, tmp_path, monkeypatch):
         (("synthgesture", "--seeds", "0", "--folds", "1"), ("--folds", "1")),
         (("synthgesture", "--seeds", "0", "--jobs", "0"), ("--jobs", "0")),
         (("synthgesture", "--seeds", "0", "--jobs", "2", "--slurm", "gpu"), ("--jobs", "--slurm")),
+        (("synthgesture", "--seeds", "0", "--slurm"), ("--slurm", "PARTITION")),
         (("synthgesture", "--seeds", "0", "--set", "schedule.epoch=1"), ("schedule.epoch",)),
         (("synthgesture", "--seeds", "0", "--set", "run.seed=1"), ("run.seed",)),
         (("synthgesture", "--seeds", "0", "--against", tmp_path / "nowhere"), (str(tmp_path / "nowhere"),)),

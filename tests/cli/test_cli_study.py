@@ -114,6 +114,8 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_continues(ripe, words, tmp_pa
         (["study", "components", "--on", "gestures-hard", "--seeds", "x"], ("--seeds",)),
         (["study", "components", "--on", "gestures-hard", "--jobs", "0"], ("--jobs",)),
         (["study", "components", "--on", "gestures-hard", "--jobs", "2", "--slurm", "gpu"], ("--jobs",)),
+        (["study", "components", "--on", "gestures-hard", "--slurm"], ("--slurm", "PARTITION")),
+        (["study", "components", "--on", "gestures-hard", "--whole-runs"], ("--whole-runs", "limit")),
         (["study", "components", "--on", "gestures-hard", "--arms", "tdm"], ("--arms", "no-tdm")),
         (["study", "components", "--on", "gestures-hard", "--limit", "0"], ("--limit",)),
         (["study", "components", "--on", "gestures-hard", "--root", "none"], ("ripe sim make",)),

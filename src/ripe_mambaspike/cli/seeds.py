@@ -51,15 +51,18 @@ class SeedsCommand:
     out: Folder = None
     """Folder of the runs and the summary. Default: runs/NAME-seeds."""
     jobs: Jobs = None
-    slurm: Slurm = field(default_factory=list)
+    slurm: Slurm = None
     against: Folder = None
     """Another group's folder, of the same dataset and protocol, to test for a difference by Welch's t-test."""
     json: Json = False
 
     def run(self) -> int:
         from ripe_mambaspike import train_seeds
+        from ripe_mambaspike.train.jobs import slurm_parameters
         from ripe_mambaspike.train.recipes import load_recipe
 
+        if self.slurm is not None:
+            slurm_parameters(self.slurm)  # without a partition it would be no option at all
         out = self.out or Path("runs") / f"{load_recipe(self.recipe).name}-seeds"
         summary = train_seeds(
             self.recipe,
@@ -68,7 +71,7 @@ class SeedsCommand:
             settings=[*self.set, *short_settings(self)],
             out=out,
             num_jobs=self.jobs,
-            slurm=self.slurm,
+            slurm=self.slurm or (),
             against=self.against,
             report=_report,
         )

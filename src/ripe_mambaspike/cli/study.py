@@ -43,7 +43,7 @@ class StudyCommand:
     out: Folder = None
     """The folder of runs and results, for all studies. Default: runs/studies."""
     jobs: Jobs = None
-    slurm: Slurm = field(default_factory=list)
+    slurm: Slurm = None
     limit: Float = None
     """Stop after so many seconds; the same command continues."""
     whole_runs: Flag = False
@@ -67,6 +67,7 @@ class StudyCommand:
     def run(self) -> int:
         from ripe_mambaspike import run_study
         from ripe_mambaspike.studies.run import DEFAULT_OUT
+        from ripe_mambaspike.train.jobs import slurm_parameters
 
         if self.measure and not self.plan:
             raise ConfigError.expected("--measure", "--plan with it", "none")
@@ -76,13 +77,15 @@ class StudyCommand:
             return self._list()
         if self.plan:
             return self._plan()
+        if self.slurm is not None:
+            slurm_parameters(self.slurm)  # without a partition it would be no option at all
         out = self.out or DEFAULT_OUT
         with progress_bar() as update:
             try:
                 results = run_study(
-                    self.name, self.on, self.seeds, root=self.root, out=out, num_jobs=self.jobs, slurm=self.slurm,
-                    limit_s=self.limit, whole_runs=self.whole_runs, settings=self.set, arms=self.arms,
-                    every_arm=self.all, latency=self.latency, reuse=self.reuse, add=self.add,
+                    self.name, self.on, self.seeds, root=self.root, out=out, num_jobs=self.jobs,
+                    slurm=self.slurm or (), limit_s=self.limit, whole_runs=self.whole_runs, settings=self.set,
+                    arms=self.arms, every_arm=self.all, latency=self.latency, reuse=self.reuse, add=self.add,
                     report_only=self.report, watch=_watcher(update, self.json),
                 )  # fmt: skip
             except KeyboardInterrupt:
