@@ -132,6 +132,13 @@ def test_no_run_is_begun_that_would_not_end_in_time(pool, tmp_path, weights, kno
     assert [one.ended for one in outcomes] == [True] * len(begun)
 
 
+def test_a_run_that_is_only_measured_does_not_say_how_fast_runs_are(pool, tiny_plan, tmp_path):
+    """The first has ended and was quick; the others are still expected to take longer than there is time."""
+    tiny_plan(seeds=[0]).runs[0].folder.mkdir(parents=True)
+    pool(3, 1, limit_s=20.0, weights=[1.0, 2e2, 2e2], whole_runs=True, seconds_per_weight=1.0)
+    assert [seed for _, seed in started(tmp_path)] == [0]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_an_interrupt_lets_every_run_stop_by_itself(pool, tmp_path, number):
     def interrupt():

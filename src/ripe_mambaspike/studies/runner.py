@@ -65,6 +65,7 @@ class Worker:
     rest: bytes = b""  # of an answer that has not arrived whole
     epochs: tuple[int, int] = (0, 1)  # done, of how many
     begun: float = 0.0
+    whole: bool = True  # the run begins with its first step: it is neither resumed nor only measured
 
 
 def run_workers(
@@ -119,7 +120,7 @@ class _Pool:
         self.start = time.monotonic()
         self.whole_runs, self.seconds_per_weight = whole_runs, seconds_per_weight
         self.end: float | None = None
-        self.paces: list[float] = []  # seconds that the runs of this call took, for each of their weights
+        self.paces: list[float] = []  # seconds that whole runs of this call took, for each of their weights
 
     def work(self, end: float | None) -> None:
         self.end = end
@@ -156,7 +157,7 @@ class _Pool:
             self._give(worker, run)
 
     def _give(self, worker: Worker, run: StudyRun) -> None:
-        worker.run, worker.epochs, worker.begun = run, (0, 1), time.monotonic()
+        worker.run, worker.epochs, worker.begun, worker.whole = run, (0, 1), time.monotonic(), not run.folder.exists()
         run.error_file.unlink(missing_ok=True)
         with suppress(BrokenPipeError):  # it died: the end of its answers says so
             assert worker.process.stdin is not None
@@ -186,7 +187,7 @@ class _Pool:
         run, worker.run = worker.run, None
         if run is None:
             return
-        if ended:
+        if ended and worker.whole:
             self.paces.append((time.monotonic() - worker.begun) / self.weights[run.folder])
         outcome = Outcome(run, ended, error)
         if error is not None:
