@@ -6,6 +6,8 @@ import pytest
 from benchmarks import few_faces as script
 from tests.data.shown import save_tree
 
+from ripe_mambaspike.events import make_events
+
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
@@ -28,6 +30,7 @@ def run(tmp_path, monkeypatch, capsys):
 def test_every_draw_is_measured_once(run, tmp_path):
     shown = run("--draws", "2")
     assert "tried-1-0: " in shown
+    assert "nearest neighbor" in shown
     assert "1 of each person: " in shown
     (values,) = json.loads((tmp_path / "out" / "tried.json").read_text()).values()
     assert len(values) == 2
@@ -43,6 +46,27 @@ def test_every_draw_is_measured_once(run, tmp_path):
     begun = (tmp_path / "out" / "runs" / "tried-1-0" / "result.json").stat().st_mtime_ns
     run("--draws", "1")
     assert (tmp_path / "out" / "runs" / "tried-1-0" / "result.json").stat().st_mtime_ns == begun
+
+
+def test_the_nearest_neighbor_is_the_person_with_the_same_pixels():
+    def events(*pixels):
+        x, y = zip(*pixels, strict=True)
+        return make_events(x, y, range(len(x)), [1] * len(x))
+
+    left, right = events((1, 1), (2, 1), (2, 1), (3, 1)), events((40, 7), (41, 7), (41, 8))
+    recordings = [script.Shown(0, 0, True, left), script.Shown(1, 0, True, right)]
+    assert script.nearest_neighbor([*recordings, script.Shown(0, 1, False, left[1:])]) == 100
+    mixed = [script.Shown(0, 1, False, right[:2]), script.Shown(1, 1, False, right[1:])]
+    assert script.nearest_neighbor([*recordings, *mixed]) == 50
+
+
+def test_all_recordings_are_drawn_once():
+    people = [[make_events([k], [0], [0], [1]) for k in range(n)] for n in (4, 6)]
+    for draw in range(3):
+        found = script.drawn(people, 2, draw)
+        assert sorted((one.person, one.number) for one in found) == [(p, k) for p in (0, 1) for k in range((4, 6)[p])]
+        assert [sum(one.trained for one in found if one.person == p) for p in (0, 1)] == [2, 2]
+        assert all(int(one.events["x"][0]) == one.number for one in found)
 
 
 def test_other_pictures_are_refused(run, tmp_path, capsys):
